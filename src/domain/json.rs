@@ -122,6 +122,19 @@ pub fn action_digest(tool: &str, args: Option<&str>) -> [u8; 32] {
     digest.finalize().into()
 }
 
+/// [`action_digest`] in lower-case hexadecimal: how it is stored and shown.
+#[must_use]
+pub fn action_digest_hex(tool: &str, args: Option<&str>) -> String {
+    use std::fmt::Write as _;
+
+    let mut hex = String::with_capacity(64);
+    for byte in action_digest(tool, args) {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
 /// The canonical form of arguments. What is not JSON stays as it is, and so
 /// differs from every canonical form.
 fn arguments(args: Option<&str>) -> Cow<'_, str> {

@@ -1,0 +1,685 @@
+//! Interrupts: stored questions to people, and the rules of answering them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Error, Reason, Result};
+use super::id::{AgentId, ConsumerId, InterruptId, PrincipalName, RunId, SessionRef, ThreadRef};
+use super::revision::{Revision, Stamp};
+use super::time::Timestamp;
+
+/// A question to a person, with the contract of its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupt {
+    /// Which interrupt.
+    pub id: InterruptId,
+    /// The agent that asks.
+    pub agent: AgentId,
+    /// The session it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionRef>,
+    /// The thread that waits for it; only that thread's resume consumes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<ThreadRef>,
+    /// The run that asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// What is asked for.
+    pub kind: InterruptKind,
+    /// Why, in a framework's own word, such as `langgraph:review`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Where it stands.
+    pub state: InterruptState,
+    /// One line.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub title: String,
+    /// What the person reads.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// More, in Markdown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description_markdown: String,
+    /// The language of the texts, BCP 47.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub locale: String,
+    /// The tool call in question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<Action>,
+    /// The action that a re-issued call had before its arguments changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_action: Option<Action>,
+    /// The answers that are allowed. Empty only for a notice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<DecisionKind>,
+    /// JSON Schema of the value of an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_schema_json: Option<String>,
+    /// The choices, for a choice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<Choice>,
+    /// Where to go, for a URL.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub url: String,
+    /// The client's word for how risky it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub risk: String,
+    /// Higher is more urgent.
+    #[serde(default)]
+    pub priority: i32,
+    /// For filters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<(String, String)>,
+    /// Anything else: a JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_json: Option<String>,
+    /// Who asked, as the server knows them.
+    pub requester: PrincipalName,
+    /// For whom the agent acts, as it says.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub on_behalf_of: String,
+    /// Who may or should answer; empty means any reviewer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assignees: Vec<String>,
+    /// How it must be answered.
+    #[serde(default)]
+    pub policy: Policy,
+    /// Unique while the interrupt is live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedup_key: Option<String>,
+    /// Unique while the interrupt is live; how a webhook finds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// How a worker feeds the answer in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_as: Option<ResumeAs>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last changed in any way.
+    pub updated_at: Timestamp,
+    /// When it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// The last change of what a person decides on. Claims, votes and labels leave
+    /// it alone.
+    pub etag: Stamp,
+    /// The claim of a reviewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
+    /// Every answer that was given, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
+    /// Who took the answer to act on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumption: Option<Consumption>,
+    /// The call a reviewer is asked about because nobody knows whether it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<super::thread::CallIdentity>,
+    /// The interrupt that took this one's place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub superseded_by: Option<InterruptId>,
+    /// W3C trace context of the call that made it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub traceparent: String,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InterruptKind {
+    /// May this action be taken?
+    Approval,
+    /// A value.
+    Input,
+    /// One of several.
+    Choice,
+    /// Something to be done elsewhere.
+    Url,
+    /// Nothing; it informs.
+    Notice,
+}
+
+/// Where an interrupt stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum InterruptState {
+    /// Nobody has answered.
+    Pending = 1,
+    /// Answered.
+    Resolved = 2,
+    /// Its time ran out.
+    Expired = 3,
+    /// Withdrawn.
+    Cancelled = 4,
+    /// Another one took its place.
+    Superseded = 5,
+}
+
+impl InterruptState {
+    /// Whether it can change no more.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        !matches!(self, Self::Pending)
+    }
+}
+
+/// A tool call, as the person sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// The tool.
+    pub tool: String,
+    /// Where the tool lives, such as the name of an MCP server.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// The model's id of the call.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tool_call_id: String,
+    /// Which repetition of the call in the run; from 0.
+    #[serde(default)]
+    pub ordinal: u32,
+    /// JSON text of the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args_json: Option<String>,
+    /// JSON Schema of the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args_schema_json: Option<String>,
+    /// Digest of tool and arguments, hexadecimal; see `domain::json::action_digest`.
+    pub digest: String,
+    /// What the agent hands to the side effect as its idempotency key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub execution_key: String,
+}
+
+/// One of several answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Unique among the choices.
+    pub id: String,
+    /// One line.
+    #[serde(default)]
+    pub title: String,
+    /// More.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+/// How an interrupt must be answered. A request can only tighten what an admin's
+/// stored policy says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// How many people must approve. At least 1.
+    pub required_approvals: u32,
+    /// Whether the requester may not answer.
+    #[serde(default)]
+    pub exclude_requester: bool,
+    /// Answers that need a comment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comment_required: Vec<DecisionKind>,
+    /// What expiry means.
+    #[serde(default)]
+    pub on_expire: OnExpire,
+    /// The value that expiry answers with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_json: Option<String>,
+    /// The revision of the admin's policy behind it, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Revision>,
+    /// Whether an answer may be a grant for the tool whatever the arguments.
+    #[serde(default)]
+    pub tool_grants: bool,
+    /// What happens to a started call whose worker is lost.
+    #[serde(default)]
+    pub retry_on_lost_consumer: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            required_approvals: 1,
+            exclude_requester: false,
+            comment_required: Vec::new(),
+            on_expire: OnExpire::Expire,
+            default_json: None,
+            revision: None,
+            tool_grants: false,
+            retry_on_lost_consumer: false,
+        }
+    }
+}
+
+/// What expiry means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpire {
+    /// Nobody answered.
+    #[default]
+    Expire,
+    /// It counts as approved.
+    Approve,
+    /// It counts as rejected.
+    Reject,
+    /// It counts as answered with the default value.
+    Default,
+}
+
+/// How a worker feeds an answer to the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResumeAs {
+    /// As a message of the user.
+    UserMessage,
+    /// As the result of the tool call.
+    ToolResult,
+}
+
+/// A reviewer's claim, so that two do not work on one question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Who.
+    pub by: PrincipalName,
+    /// Until when.
+    pub expires_at: Timestamp,
+}
+
+/// The kinds of answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecisionKind {
+    /// Take the action.
+    Approve,
+    /// Take it with other arguments.
+    Edit,
+    /// Do not take it.
+    Reject,
+    /// Here is a value.
+    Respond,
+    /// Go on without.
+    Skip,
+    /// Not now; stays pending.
+    Suspend,
+}
+
+impl DecisionKind {
+    /// The kind's name in errors and tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Approve => "APPROVE",
+            Self::Edit => "EDIT",
+            Self::Reject => "REJECT",
+            Self::Respond => "RESPOND",
+            Self::Skip => "SKIP",
+            Self::Suspend => "SUSPEND",
+        }
+    }
+}
+
+/// An answer, as it is given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Take the action; with a grant, also re-issued calls of the tool.
+    Approve {
+        /// For calls with other arguments.
+        grant: Option<GrantTerms>,
+    },
+    /// Take it with these arguments instead: all of them.
+    Edit {
+        /// JSON text.
+        args_json: String,
+    },
+    /// Do not take it.
+    Reject {
+        /// What the model is told.
+        reason: String,
+    },
+    /// A value.
+    Respond {
+        /// JSON text.
+        value_json: String,
+    },
+    /// One of the choices.
+    Choose {
+        /// Its id.
+        choice_id: String,
+    },
+    /// Go on without.
+    Skip,
+    /// Not now.
+    Suspend,
+}
+
+impl Answer {
+    /// The kind of answer. Choosing is a way to respond.
+    #[must_use]
+    pub const fn kind(&self) -> DecisionKind {
+        match self {
+            Self::Approve { .. } => DecisionKind::Approve,
+            Self::Edit { .. } => DecisionKind::Edit,
+            Self::Reject { .. } => DecisionKind::Reject,
+            Self::Respond { .. } | Self::Choose { .. } => DecisionKind::Respond,
+            Self::Skip => DecisionKind::Skip,
+            Self::Suspend => DecisionKind::Suspend,
+        }
+    }
+}
+
+/// What a grant for a tool covers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantTerms {
+    /// Where it holds.
+    pub scope: GrantScope,
+    /// How many calls it lets through; at least 1.
+    pub max_uses: u32,
+}
+
+/// Where a grant holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrantScope {
+    /// Until the resumed lease ends.
+    Resume,
+    /// For the run.
+    Run,
+    /// For the session.
+    Session,
+    /// For the agent.
+    Agent,
+}
+
+/// An answer, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// What was answered.
+    pub answer: Answer,
+    /// A comment.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub comment: String,
+    /// Who, as the server verified them.
+    pub actor: PrincipalName,
+    /// How the server verified them.
+    #[serde(default)]
+    pub auth_method: String,
+    /// Where the answer comes from.
+    pub source: DecisionSource,
+    /// When.
+    pub at: Timestamp,
+    /// The etag of what they saw.
+    pub seen: Revision,
+    /// Whether it decided the interrupt; else it is a vote, a postponement, or was
+    /// voided by an edit.
+    pub resolves: bool,
+    /// The revision of the policy that answered, if no person did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_revision: Option<Revision>,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecisionSource {
+    /// A person.
+    Human,
+    /// A stored rule.
+    Rule,
+    /// Expiry.
+    Timeout,
+    /// The agent's own callback, where an admin allows it.
+    Agent,
+    /// An operator of the service.
+    Operator,
+}
+
+/// Who took an answer to act on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consumption {
+    /// Who.
+    pub consumer: ConsumerId,
+    /// The token: the thread's fencing token, or one of its own.
+    pub token: Stamp,
+    /// When.
+    pub at: Timestamp,
+    /// Until when, where no thread's lease says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When the outcome was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_at: Option<Timestamp>,
+    /// The outcome, in the consumer's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub outcome: String,
+}
+
+impl Interrupt {
+    /// The answer that decided it.
+    #[must_use]
+    pub fn resolution(&self) -> Option<&Decision> {
+        self.decisions.iter().rev().find(|decision| decision.resolves)
+    }
+
+    /// Whether its outcome was recorded.
+    #[must_use]
+    pub fn is_acknowledged(&self) -> bool {
+        self.consumption.as_ref().is_some_and(|consumption| consumption.acknowledged_at.is_some())
+    }
+
+    /// Whether it still holds its `dedup_key` and `correlation_id`, and its thread:
+    /// pending, or answered and not acknowledged.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        match self.state {
+            InterruptState::Pending => true,
+            InterruptState::Resolved | InterruptState::Expired => !self.is_acknowledged(),
+            InterruptState::Cancelled | InterruptState::Superseded => false,
+        }
+    }
+
+    /// Whether its time has run out, swept or not.
+    #[must_use]
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.state == InterruptState::Pending && self.expires_at.is_some_and(|at| now >= at)
+    }
+
+    /// Records an answer.
+    ///
+    /// The answer's value must have been checked against its schema before.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::AlreadyDecided`] with the winner, [`Reason::NotPending`],
+    /// [`Reason::InterruptOverdue`], [`Reason::EtagMismatch`],
+    /// [`Reason::HitlDecision`], [`Reason::CommentRequired`],
+    /// [`Reason::ApproverExcluded`], [`Reason::Claimed`]. Nothing has changed then.
+    pub fn decide(&mut self, mut decision: Decision) -> Result<Decided> {
+        self.check_decidable(&decision)?;
+        let kind = decision.answer.kind();
+        let outcome = match kind {
+            DecisionKind::Suspend => Decided::Postponed,
+            DecisionKind::Approve => self.count_vote(&decision),
+            DecisionKind::Edit if self.policy.required_approvals > 1 => Decided::Amended,
+            DecisionKind::Edit | DecisionKind::Reject | DecisionKind::Respond | DecisionKind::Skip => Decided::Resolved,
+        };
+        decision.resolves = outcome == Decided::Resolved;
+        self.updated_at = decision.at;
+        match outcome {
+            Decided::Resolved => {
+                self.state = InterruptState::Resolved;
+                self.claim = None;
+            }
+            Decided::Amended => self.amend(&decision),
+            Decided::Voted | Decided::Postponed => {}
+        }
+        self.decisions.push(decision);
+        Ok(outcome)
+    }
+
+    fn check_decidable(&self, decision: &Decision) -> Result<()> {
+        let kind = decision.answer.kind();
+        match self.state {
+            InterruptState::Pending => {}
+            InterruptState::Resolved => return Err(self.already_decided()),
+            InterruptState::Expired | InterruptState::Cancelled | InterruptState::Superseded => {
+                let error = Error::new(
+                    Reason::NotPending,
+                    "nobody waits for this answer any more; look at the interrupt's state",
+                );
+                return Err(match self.superseded_by {
+                    Some(next) => error.with("superseded_by", next),
+                    None => error,
+                });
+            }
+        }
+        if self.is_overdue(decision.at) {
+            return Err(Error::new(Reason::InterruptOverdue, "the time to answer has run out"));
+        }
+        if !self.etag.is(decision.seen) {
+            return Err(Error::new(
+                Reason::EtagMismatch,
+                "the question has changed since you saw it; look at it again, then decide again",
+            ));
+        }
+        if !self.allowed.contains(&kind) && kind != DecisionKind::Suspend && !self.closes_notice(kind) {
+            let allowed: Vec<_> = self.allowed.iter().map(|kind| kind.name()).collect();
+            return Err(Error::new(
+                Reason::HitlDecision,
+                format!("{} is not allowed here; allowed: {}", kind.name(), allowed.join(", ")),
+            )
+            .with("allowed", allowed.join(",")));
+        }
+        if let Answer::Choose { choice_id } = &decision.answer
+            && !self.choices.iter().any(|choice| choice.id == *choice_id)
+        {
+            return Err(Error::argument("decision.respond.choice_id", "is not one of the choices"));
+        }
+        if self.policy.comment_required.contains(&kind) && decision.comment.is_empty() {
+            return Err(Error::new(Reason::CommentRequired, format!("{} needs a comment", kind.name())).at("comment"));
+        }
+        if self.is_excluded(&decision.actor) && decision.source == DecisionSource::Human {
+            return Err(Error::new(
+                Reason::ApproverExcluded,
+                "whoever asks, or changed the arguments, may not decide; ask another reviewer",
+            ));
+        }
+        if let Some(claim) = &self.claim
+            && claim.by != decision.actor
+            && decision.at < claim.expires_at
+        {
+            return Err(Error::new(Reason::Claimed, "another reviewer has claimed it")
+                .with("by", &claim.by)
+                .with("expire_time_us", claim.expires_at.as_micros()));
+        }
+        Ok(())
+    }
+
+    /// A notice allows nothing, and is closed by a skip.
+    fn closes_notice(&self, kind: DecisionKind) -> bool {
+        self.kind == InterruptKind::Notice && kind == DecisionKind::Skip
+    }
+
+    fn is_excluded(&self, actor: &PrincipalName) -> bool {
+        let authored = self
+            .decisions
+            .iter()
+            .rev()
+            .find(|decision| decision.answer.kind() == DecisionKind::Edit)
+            .is_some_and(|edit| edit.actor == *actor);
+        authored || (self.policy.exclude_requester && self.requester == *actor)
+    }
+
+    /// Counts the approvals of distinct people since the last edit.
+    fn count_vote(&self, vote: &Decision) -> Decided {
+        let mut voters: Vec<&PrincipalName> = self
+            .decisions
+            .iter()
+            .rev()
+            .take_while(|decision| decision.answer.kind() != DecisionKind::Edit)
+            .filter(|decision| decision.answer.kind() == DecisionKind::Approve)
+            .map(|decision| &decision.actor)
+            .collect();
+        voters.push(&vote.actor);
+        voters.sort_unstable();
+        voters.dedup();
+        if voters.len() >= self.policy.required_approvals as usize { Decided::Resolved } else { Decided::Voted }
+    }
+
+    /// An edit where several must approve: the question becomes another one.
+    fn amend(&mut self, edit: &Decision) {
+        if let (Some(action), Answer::Edit { args_json }) = (&mut self.action, &edit.answer) {
+            action.digest = super::json::action_digest_hex(&action.tool, Some(args_json));
+            action.args_json = Some(args_json.clone());
+        }
+        self.etag = Stamp::THIS_COMMIT;
+    }
+
+    /// The refusal of an answer that comes too late, with the one that won.
+    #[must_use]
+    pub fn already_decided(&self) -> Error {
+        let error = Error::new(Reason::AlreadyDecided, "somebody has decided already; see the winning decision");
+        match self.resolution() {
+            Some(won) => error
+                .with("winner", &won.actor)
+                .with("kind", won.answer.kind().name())
+                .with("decide_time_us", won.at.as_micros()),
+            None => error,
+        }
+    }
+
+    /// Ends it because its time has run out, as its policy says.
+    pub fn expire(&mut self, now: Timestamp, actor: PrincipalName) {
+        let answer = match self.policy.on_expire {
+            OnExpire::Expire => None,
+            OnExpire::Approve => Some(Answer::Approve { grant: None }),
+            OnExpire::Reject => Some(Answer::Reject { reason: "nobody answered in time".to_owned() }),
+            OnExpire::Default => {
+                self.policy.default_json.clone().map(|value_json| Answer::Respond { value_json })
+            }
+        };
+        self.updated_at = now;
+        self.claim = None;
+        let Some(answer) = answer else {
+            self.state = InterruptState::Expired;
+            return;
+        };
+        self.state = InterruptState::Resolved;
+        self.decisions.push(Decision {
+            answer,
+            comment: String::new(),
+            actor,
+            auth_method: String::new(),
+            source: DecisionSource::Timeout,
+            at: now,
+            seen: self.etag.stored().unwrap_or(Revision::ZERO),
+            resolves: true,
+            policy_revision: self.policy.revision,
+        });
+    }
+
+    /// Withdraws it, if nobody has answered yet.
+    pub fn cancel(&mut self, now: Timestamp) -> bool {
+        if self.state.is_terminal() {
+            return false;
+        }
+        self.state = InterruptState::Cancelled;
+        self.updated_at = now;
+        self.claim = None;
+        true
+    }
+}
+
+/// What an answer did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decided {
+    /// It decided the interrupt.
+    Resolved,
+    /// It counts, and more are needed.
+    Voted,
+    /// It changed the action, and all must approve anew.
+    Amended,
+    /// It put the question off.
+    Postponed,
+}
+
+/// How long an interrupt with a correlation id waits if its maker names no time.
+pub const CORRELATION_TTL: Duration = Duration::from_secs(7 * 24 * 3600);

@@ -1,0 +1,15 @@
+//! Types and rules: pure, synchronous, and free of the wire and of any database.
+//!
+//! Rules take loaded values and answer with what to store or with a refusal.
+
+pub mod error;
+pub mod id;
+pub mod interrupt;
+pub mod json;
+pub mod log;
+pub mod message;
+pub mod revision;
+pub mod session;
+pub mod thread;
+pub mod time;
+pub mod timeline;

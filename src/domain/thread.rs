@@ -1,0 +1,249 @@
+//! Threads, their checkpoints and leases, and the tool calls that go through them.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use super::error::{Error, Reason, Result};
+use super::id::{CheckpointId, ConsumerId, InterruptId, RunId, SessionRef, ThreadRef};
+use super::log::{History, RowRef};
+use super::revision::{Revision, Stamp};
+use super::time::Timestamp;
+
+/// The shortest lease.
+pub const MIN_TTL: Duration = Duration::from_secs(5);
+/// The longest lease.
+pub const MAX_TTL: Duration = Duration::from_secs(600);
+/// The lease of a caller that names no length.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+
+/// A thread: the line of checkpoints of one conversation, and who may advance it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// Which thread.
+    pub key: ThreadRef,
+    /// The session whose history it advances. Fixed when the thread is made.
+    pub session: SessionRef,
+    /// The commit that made it.
+    pub generation: Stamp,
+    /// The last change.
+    pub etag: Stamp,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last changed.
+    pub updated_at: Timestamp,
+    /// The newest checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<CheckpointId>,
+    /// Whether the newest checkpoint was used up by a commit of a later run.
+    #[serde(default)]
+    pub head_spent: bool,
+    /// The run that is under way or suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// The right to advance the thread, until it is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
+    /// Set once it is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+}
+
+/// The right to advance a thread.
+///
+/// It is there until it is lost: by takeover, release, cancel or spend. Expiry
+/// alone does not lose it, it only allows a takeover.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Who holds it.
+    pub consumer: ConsumerId,
+    /// The fencing token: the commit that granted it.
+    pub token: Stamp,
+    /// The run it belongs to.
+    pub run: RunId,
+    /// How long it holds after each renewal.
+    pub ttl: Duration,
+    /// When another may take it over, by the store's clock.
+    pub expires_at: Timestamp,
+    /// The checkpoint it was resumed from, which its first commit spends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<CheckpointId>,
+    /// The interrupts whose decisions are bound to this token.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consumed: Vec<InterruptId>,
+}
+
+impl Lease {
+    /// Whether another consumer may take it over.
+    #[must_use]
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        now >= self.expires_at
+    }
+}
+
+/// Checks the token of a write to a thread, its session or its memory.
+///
+/// `lease` is the one that covers what is written, if there is one.
+///
+/// # Errors
+///
+/// [`Reason::TokenRequired`] when there is a lease and no token;
+/// [`Reason::Fenced`] when the token is not the lease's, also when there is none.
+pub fn check_token(lease: Option<&Lease>, token: Option<Revision>) -> Result<()> {
+    match (lease, token) {
+        (None, None) => Ok(()),
+        (Some(lease), Some(token)) if lease.token.is(token) => Ok(()),
+        (Some(lease), None) => Err(Error::new(
+            Reason::TokenRequired,
+            "a run holds the lease; send its fencing token, or wait until the run ends",
+        )
+        .with("expire_time_us", lease.expires_at.as_micros())
+        .with("run_id", lease.run)),
+        (_, Some(_)) => Err(Error::new(
+            Reason::Fenced,
+            "this fencing token is no longer the thread's; stop, and acquire or resume the thread to go on",
+        )),
+    }
+}
+
+/// How a checkpoint came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointKind {
+    /// Saved while the run goes on.
+    Saved,
+    /// The run waits for people.
+    Suspended,
+    /// The run was paused, with nobody to wait for.
+    Paused,
+}
+
+/// What a suspended or paused run needs to go on. Written once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Which checkpoint.
+    pub id: CheckpointId,
+    /// Of which thread.
+    pub thread: ThreadRef,
+    /// Of which generation of the thread.
+    pub generation: Stamp,
+    /// The checkpoint before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<CheckpointId>,
+    /// How it came to be.
+    pub kind: CheckpointKind,
+    /// When.
+    pub created_at: Timestamp,
+    /// In which run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// The history, the whole of the last turn included.
+    pub history: History,
+    /// Where the turn with the interrupted call begins; see `domain::cut`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<u64>,
+    /// The node with the state's cells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<RowRef>,
+    /// The calls that wait, in the order they were given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<PendingCall>,
+    /// The client's own bytes, never looked into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<RowRef>,
+    /// The media type of the payload, as the client named it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub payload_type: String,
+    /// The format of payload and state, as the client numbers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format_version: Option<i64>,
+    /// The session's etag when it was made, so that a resume sees later changes.
+    pub session_etag: Stamp,
+    /// The linked memory's etag when it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_etag: Option<Stamp>,
+}
+
+/// A tool call that waits for a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingCall {
+    /// The model's id of the call.
+    pub tool_call_id: String,
+    /// The tool.
+    pub tool: String,
+    /// JSON text of the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args_json: Option<String>,
+    /// Which repetition of the same id, tool and arguments in the run; from 0.
+    #[serde(default)]
+    pub ordinal: u32,
+    /// The interrupt that asks about it.
+    pub interrupt: InterruptId,
+}
+
+/// Where a gated call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallState {
+    /// A gate said PROCEED: the tool may have run.
+    Started,
+    /// Its result is recorded.
+    Finished,
+    /// It was started under a lease that is lost: nobody knows whether it ran.
+    InDoubt,
+    /// A reviewer, or an admin's policy, lets it run again under the same key.
+    Retry,
+}
+
+/// A tool call that a gate let through.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// Which call.
+    pub identity: CallIdentity,
+    /// What the agent hands to the side effect as its idempotency key.
+    pub execution_key: String,
+    /// The arguments it was let through with, JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args_json: Option<String>,
+    /// The tool's name.
+    pub tool: String,
+    /// Where it stands.
+    pub state: CallState,
+    /// The token it was last started under.
+    pub token: Stamp,
+    /// The decision's interrupt, if a person was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<InterruptId>,
+    /// The interrupt that asks a reviewer what happened, while in doubt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<InterruptId>,
+    /// Whether a lost lease lets it run again, by an admin's policy.
+    #[serde(default)]
+    pub retry_on_lost_consumer: bool,
+    /// The recorded result, JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_json: Option<String>,
+    /// Whether the result is a failure of the tool.
+    #[serde(default)]
+    pub failed: bool,
+    /// When it was last started.
+    pub started_at: Timestamp,
+    /// When its result was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+}
+
+/// What makes a tool call that call and no other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CallIdentity {
+    /// The thread.
+    pub thread: ThreadRef,
+    /// The run.
+    pub run: RunId,
+    /// The model's id of the call.
+    pub tool_call_id: String,
+    /// The digest of tool and arguments as the model gave them, hexadecimal; see
+    /// `domain::json::action_digest`.
+    pub action_digest: String,
+    /// Which repetition; from 0.
+    pub ordinal: u32,
+}
