@@ -9,5 +9,12 @@
 //! `ARCHITECTURE.md` has the import rules and the life of a request;
 //! `tests/architecture.rs` enforces them.
 
+pub mod cli;
+pub mod config;
 pub mod domain;
+pub mod proto;
+pub mod rpc;
+pub mod server;
+pub mod service;
 pub mod storage;
+pub mod telemetry;

@@ -14,7 +14,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// The list and its meaning are part of the wire contract (`ErrorReason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each value is documented where it is public: error_reason.proto")]
+#[expect(
+    missing_docs,
+    reason = "each value is documented where it is public: error_reason.proto"
+)]
 pub enum Reason {
     MemoryCorrupt,
     SessionCorrupt,
@@ -71,8 +74,12 @@ pub enum Reason {
     LimitExceeded,
     SlowConsumer,
     Overloaded,
+    StorageUnavailable,
+    OutcomeUnknown,
     PermissionDenied,
     Unauthenticated,
+    NotImplemented,
+    Internal,
 }
 
 /// A refusal: why, in words, and with the facts that help to go on.
@@ -94,7 +101,13 @@ impl Error {
     /// A refusal for `reason`.
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), field: None, metadata: Vec::new(), retry_after: None }
+        Self {
+            reason,
+            message: message.into(),
+            field: None,
+            metadata: Vec::new(),
+            retry_after: None,
+        }
     }
 
     /// A value in the request that can never be accepted.

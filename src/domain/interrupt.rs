@@ -456,13 +456,18 @@ impl Interrupt {
     /// The answer that decided it.
     #[must_use]
     pub fn resolution(&self) -> Option<&Decision> {
-        self.decisions.iter().rev().find(|decision| decision.resolves)
+        self.decisions
+            .iter()
+            .rev()
+            .find(|decision| decision.resolves)
     }
 
     /// Whether its outcome was recorded.
     #[must_use]
     pub fn is_acknowledged(&self) -> bool {
-        self.consumption.as_ref().is_some_and(|consumption| consumption.acknowledged_at.is_some())
+        self.consumption
+            .as_ref()
+            .is_some_and(|consumption| consumption.acknowledged_at.is_some())
     }
 
     /// Whether it still holds its `dedup_key` and `correlation_id`, and its thread:
@@ -499,7 +504,10 @@ impl Interrupt {
             DecisionKind::Suspend => Decided::Postponed,
             DecisionKind::Approve => self.count_vote(&decision),
             DecisionKind::Edit if self.policy.required_approvals > 1 => Decided::Amended,
-            DecisionKind::Edit | DecisionKind::Reject | DecisionKind::Respond | DecisionKind::Skip => Decided::Resolved,
+            DecisionKind::Edit
+            | DecisionKind::Reject
+            | DecisionKind::Respond
+            | DecisionKind::Skip => Decided::Resolved,
         };
         decision.resolves = outcome == Decided::Resolved;
         self.updated_at = decision.at;
@@ -532,7 +540,10 @@ impl Interrupt {
             }
         }
         if self.is_overdue(decision.at) {
-            return Err(Error::new(Reason::InterruptOverdue, "the time to answer has run out"));
+            return Err(Error::new(
+                Reason::InterruptOverdue,
+                "the time to answer has run out",
+            ));
         }
         if !self.etag.is(decision.seen) {
             return Err(Error::new(
@@ -540,21 +551,35 @@ impl Interrupt {
                 "the question has changed since you saw it; look at it again, then decide again",
             ));
         }
-        if !self.allowed.contains(&kind) && kind != DecisionKind::Suspend && !self.closes_notice(kind) {
+        if !self.allowed.contains(&kind)
+            && kind != DecisionKind::Suspend
+            && !self.closes_notice(kind)
+        {
             let allowed: Vec<_> = self.allowed.iter().map(|kind| kind.name()).collect();
             return Err(Error::new(
                 Reason::HitlDecision,
-                format!("{} is not allowed here; allowed: {}", kind.name(), allowed.join(", ")),
+                format!(
+                    "{} is not allowed here; allowed: {}",
+                    kind.name(),
+                    allowed.join(", ")
+                ),
             )
             .with("allowed", allowed.join(",")));
         }
         if let Answer::Choose { choice_id } = &decision.answer
             && !self.choices.iter().any(|choice| choice.id == *choice_id)
         {
-            return Err(Error::argument("decision.respond.choice_id", "is not one of the choices"));
+            return Err(Error::argument(
+                "decision.respond.choice_id",
+                "is not one of the choices",
+            ));
         }
         if self.policy.comment_required.contains(&kind) && decision.comment.is_empty() {
-            return Err(Error::new(Reason::CommentRequired, format!("{} needs a comment", kind.name())).at("comment"));
+            return Err(Error::new(
+                Reason::CommentRequired,
+                format!("{} needs a comment", kind.name()),
+            )
+            .at("comment"));
         }
         if self.is_excluded(&decision.actor) && decision.source == DecisionSource::Human {
             return Err(Error::new(
@@ -566,9 +591,11 @@ impl Interrupt {
             && claim.by != decision.actor
             && decision.at < claim.expires_at
         {
-            return Err(Error::new(Reason::Claimed, "another reviewer has claimed it")
-                .with("by", &claim.by)
-                .with("expire_time_us", claim.expires_at.as_micros()));
+            return Err(
+                Error::new(Reason::Claimed, "another reviewer has claimed it")
+                    .with("by", &claim.by)
+                    .with("expire_time_us", claim.expires_at.as_micros()),
+            );
         }
         Ok(())
     }
@@ -601,7 +628,11 @@ impl Interrupt {
         voters.push(&vote.actor);
         voters.sort_unstable();
         voters.dedup();
-        if voters.len() >= self.policy.required_approvals as usize { Decided::Resolved } else { Decided::Voted }
+        if voters.len() >= self.policy.required_approvals as usize {
+            Decided::Resolved
+        } else {
+            Decided::Voted
+        }
     }
 
     /// An edit where several must approve: the question becomes another one.
@@ -616,7 +647,10 @@ impl Interrupt {
     /// The refusal of an answer that comes too late, with the one that won.
     #[must_use]
     pub fn already_decided(&self) -> Error {
-        let error = Error::new(Reason::AlreadyDecided, "somebody has decided already; see the winning decision");
+        let error = Error::new(
+            Reason::AlreadyDecided,
+            "somebody has decided already; see the winning decision",
+        );
         match self.resolution() {
             Some(won) => error
                 .with("winner", &won.actor)
@@ -631,10 +665,14 @@ impl Interrupt {
         let answer = match self.policy.on_expire {
             OnExpire::Expire => None,
             OnExpire::Approve => Some(Answer::Approve { grant: None }),
-            OnExpire::Reject => Some(Answer::Reject { reason: "nobody answered in time".to_owned() }),
-            OnExpire::Default => {
-                self.policy.default_json.clone().map(|value_json| Answer::Respond { value_json })
-            }
+            OnExpire::Reject => Some(Answer::Reject {
+                reason: "nobody answered in time".to_owned(),
+            }),
+            OnExpire::Default => self
+                .policy
+                .default_json
+                .clone()
+                .map(|value_json| Answer::Respond { value_json }),
         };
         self.updated_at = now;
         self.claim = None;

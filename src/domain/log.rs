@@ -80,7 +80,11 @@ impl Range {
     /// How many items.
     #[must_use]
     pub const fn len(&self) -> u64 {
-        if self.to < self.from { 0 } else { (self.to - self.from + 1).cast_unsigned() }
+        if self.to < self.from {
+            0
+        } else {
+            (self.to - self.from + 1).cast_unsigned()
+        }
     }
 
     /// Whether it holds nothing.
@@ -216,14 +220,23 @@ impl Head {
     /// The items appended since the base.
     #[must_use]
     pub const fn tail(&self) -> Range {
-        Range { log: self.log, from: self.tail_from, to: self.last_seq, pinned: None }
+        Range {
+            log: self.log,
+            from: self.tail_from,
+            to: self.last_seq,
+            pinned: None,
+        }
     }
 
     /// A reference to the history as it is now. It costs the same however long
     /// the history is, and stays valid whatever is written later.
     #[must_use]
     pub const fn history(&self) -> History {
-        History { base: self.base, base_len: self.base_len, tail: self.tail() }
+        History {
+            base: self.base,
+            base_len: self.base_len,
+            tail: self.tail(),
+        }
     }
 
     /// How many items the history has.

@@ -98,7 +98,10 @@ pub struct Block {
 
 impl From<BlockKind> for Block {
     fn from(kind: BlockKind) -> Self {
-        Self { kind, extra_json: None }
+        Self {
+            kind,
+            extra_json: None,
+        }
     }
 }
 
@@ -200,7 +203,8 @@ impl Item {
     /// Whether the role is `system`.
     #[must_use]
     pub fn is_system(&self) -> bool {
-        self.as_message().is_some_and(|message| message.role == Role::System)
+        self.as_message()
+            .is_some_and(|message| message.role == Role::System)
     }
 }
 

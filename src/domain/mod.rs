@@ -2,6 +2,8 @@
 //!
 //! Rules take loaded values and answer with what to store or with a refusal.
 
+pub mod cut;
+pub mod decision_key;
 pub mod error;
 pub mod id;
 pub mod interrupt;

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 /// The place of a commit in its tenant's history: 1, 2, 3, … in commit order.
 ///
 /// Zero is the state before the first commit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Revision(i64);
 

@@ -156,7 +156,12 @@ pub struct MemorySettings {
 
 impl Default for MemorySettings {
     fn default() -> Self {
-        Self { max_messages: 50, protect_pinned: false, compaction: None, grounding_facts: None }
+        Self {
+            max_messages: 50,
+            protect_pinned: false,
+            compaction: None,
+            grounding_facts: None,
+        }
     }
 }
 
@@ -178,11 +183,17 @@ impl MemorySettings {
     /// [`Reason::ArgumentInvalid`], naming the field.
     pub fn check(&self) -> Result<()> {
         if self.max_messages < 1 {
-            return Err(Error::argument("settings.max_messages", "must be at least 1"));
+            return Err(Error::argument(
+                "settings.max_messages",
+                "must be at least 1",
+            ));
         }
         if let Some(compaction) = &self.compaction {
             if compaction.max_messages < 1 {
-                return Err(Error::argument("settings.compaction.max_messages", "must be at least 1"));
+                return Err(Error::argument(
+                    "settings.compaction.max_messages",
+                    "must be at least 1",
+                ));
             }
             if compaction.max_messages > self.max_messages {
                 return Err(Error::argument(

@@ -80,22 +80,47 @@ impl Lease {
     }
 }
 
+/// A fencing token, as a caller presents it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    /// The thread it was granted for; `None` for a string that is no token.
+    pub thread: Option<ThreadRef>,
+    /// The commit that granted it.
+    pub revision: Revision,
+}
+
+impl Token {
+    /// A string that is no token: it fits no lease.
+    pub const UNKNOWN: Self = Self {
+        thread: None,
+        revision: Revision::new(-1),
+    };
+
+    /// Whether it is the current token of `thread`.
+    #[must_use]
+    pub fn is_current(&self, thread: &ThreadRef, lease: &Lease) -> bool {
+        self.thread.as_ref() == Some(thread) && lease.token.is(self.revision)
+    }
+}
+
 /// Checks the token of a write to a thread, its session or its memory.
 ///
-/// `lease` is the one that covers what is written, if there is one.
+/// `covering` is the thread whose lease covers what is written, if there is one.
 ///
 /// # Errors
 ///
 /// [`Reason::TokenRequired`] when there is a lease and no token;
 /// [`Reason::Fenced`] when the token is not the lease's, also when there is none.
-pub fn check_token(lease: Option<&Lease>, token: Option<Revision>) -> Result<()> {
+pub fn check_token(covering: Option<&Thread>, token: Option<&Token>) -> Result<()> {
+    let lease = covering.and_then(|thread| Some((thread, thread.lease.as_ref()?)));
     match (lease, token) {
         (None, None) => Ok(()),
-        (Some(lease), Some(token)) if lease.token.is(token) => Ok(()),
-        (Some(lease), None) => Err(Error::new(
+        (Some((thread, lease)), Some(token)) if token.is_current(&thread.key, lease) => Ok(()),
+        (Some((thread, lease)), None) => Err(Error::new(
             Reason::TokenRequired,
             "a run holds the lease; send its fencing token, or wait until the run ends",
         )
+        .with("thread_id", &thread.key.thread)
         .with("expire_time_us", lease.expires_at.as_micros())
         .with("run_id", lease.run)),
         (_, Some(_)) => Err(Error::new(

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Microseconds since 1970-01-01T00:00:00Z.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
@@ -29,13 +31,19 @@ impl Timestamp {
     /// The instant `span` later, or the last one that there is.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)),
+        )
     }
 
     /// The instant `span` earlier, or the first one that there is.
     #[must_use]
     pub fn before(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)),
+        )
     }
 
     /// Time from `earlier` until this instant; zero if `earlier` is later.
@@ -62,9 +70,9 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
         let now = std::time::SystemTime::now();
-        let micros = now
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |span| i64::try_from(span.as_micros()).unwrap_or(i64::MAX));
+        let micros = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |span| {
+            i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+        });
         Timestamp(micros)
     }
 }

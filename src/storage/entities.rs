@@ -36,17 +36,27 @@ pub fn place(parts: &[&[u8]]) -> Bytes {
 }
 
 fn entry(index: Index, parts: &[&[u8]]) -> IndexEntry {
-    IndexEntry { index, place: place(parts) }
+    IndexEntry {
+        index,
+        place: place(parts),
+    }
 }
 
 fn session_parts(key: &SessionRef) -> [&[u8]; 3] {
     // No user and an empty user cannot be confused: ids are never empty.
     let user = key.user.as_ref().map_or("", |user| user.as_str());
-    [key.agent.as_str().as_bytes(), user.as_bytes(), key.session.as_str().as_bytes()]
+    [
+        key.agent.as_str().as_bytes(),
+        user.as_bytes(),
+        key.session.as_str().as_bytes(),
+    ]
 }
 
 fn thread_parts(key: &ThreadRef) -> [&[u8]; 2] {
-    [key.agent.as_str().as_bytes(), key.thread.as_str().as_bytes()]
+    [
+        key.agent.as_str().as_bytes(),
+        key.thread.as_str().as_bytes(),
+    ]
 }
 
 /// The key of a session.
@@ -64,7 +74,10 @@ pub fn thread_key(key: &ThreadRef) -> Key {
 /// The key of a memory.
 #[must_use]
 pub fn memory_key(key: &MemoryRef) -> Key {
-    Key::of(&[key.agent.as_str().as_bytes(), key.memory.as_str().as_bytes()])
+    Key::of(&[
+        key.agent.as_str().as_bytes(),
+        key.memory.as_str().as_bytes(),
+    ])
 }
 
 /// The key of an interrupt.
@@ -152,14 +165,23 @@ impl Entity for Session {
     }
 
     fn resolve(&mut self, stored: Revision) {
-        resolve_all([&mut self.generation, &mut self.etag, &mut self.listing_etag], stored);
+        resolve_all(
+            [&mut self.generation, &mut self.etag, &mut self.listing_etag],
+            stored,
+        );
     }
 
     fn index(&self) -> Vec<IndexEntry> {
         if self.deleted_at.is_some() {
             return Vec::new();
         }
-        vec![entry(Index::SessionSaved, &[&newest_first(self.saved_at), self.key.session.as_str().as_bytes()])]
+        vec![entry(
+            Index::SessionSaved,
+            &[
+                &newest_first(self.saved_at),
+                self.key.session.as_str().as_bytes(),
+            ],
+        )]
     }
 }
 
@@ -178,7 +200,10 @@ impl Entity for Memory {
         if self.deleted_at.is_some() {
             return Vec::new();
         }
-        vec![IndexEntry { index: Index::MemoryId, place: Bytes::copy_from_slice(memory_key(&self.key).as_bytes()) }]
+        vec![IndexEntry {
+            index: Index::MemoryId,
+            place: Bytes::copy_from_slice(memory_key(&self.key).as_bytes()),
+        }]
     }
 }
 
@@ -201,8 +226,14 @@ impl Entity for Thread {
         let [agent, thread] = thread_parts(&self.key);
         let [session_agent, user, session] = session_parts(&self.session);
         vec![
-            entry(Index::ThreadUpdated, &[&newest_first(self.updated_at), agent, thread]),
-            entry(Index::ThreadSession, &[session_agent, user, session, agent, thread]),
+            entry(
+                Index::ThreadUpdated,
+                &[&newest_first(self.updated_at), agent, thread],
+            ),
+            entry(
+                Index::ThreadSession,
+                &[session_agent, user, session, agent, thread],
+            ),
         ]
     }
 }
@@ -223,7 +254,12 @@ impl Entity for Checkpoint {
         let [agent, thread] = thread_parts(&self.thread);
         vec![entry(
             Index::CheckpointTime,
-            &[agent, thread, &newest_first(self.created_at), self.id.as_uuid().as_bytes()],
+            &[
+                agent,
+                thread,
+                &newest_first(self.created_at),
+                self.id.as_uuid().as_bytes(),
+            ],
         )]
     }
 }
@@ -243,7 +279,10 @@ impl Entity for Call {
         match self.state {
             CallState::Started | CallState::InDoubt => {
                 let [agent, thread] = thread_parts(&self.identity.thread);
-                vec![entry(Index::CallOpen, &[agent, thread, self.execution_key.as_bytes()])]
+                vec![entry(
+                    Index::CallOpen,
+                    &[agent, thread, self.execution_key.as_bytes()],
+                )]
             }
             CallState::Finished | CallState::Retry => Vec::new(),
         }
@@ -273,7 +312,12 @@ impl Entity for Interrupt {
 
     fn resolve(&mut self, stored: Revision) {
         resolve_all([&mut self.etag], stored);
-        resolve_all(self.consumption.as_mut().map(|consumption| &mut consumption.token), stored);
+        resolve_all(
+            self.consumption
+                .as_mut()
+                .map(|consumption| &mut consumption.token),
+            stored,
+        );
     }
 
     fn index(&self) -> Vec<IndexEntry> {
@@ -283,28 +327,46 @@ impl Entity for Interrupt {
         let mut index = vec![
             entry(Index::InterruptCreated, &[&created, id]),
             entry(Index::InterruptState, &[&state, &created, id]),
-            entry(Index::InterruptAgent, &[&state, self.agent.as_str().as_bytes(), &created, id]),
+            entry(
+                Index::InterruptAgent,
+                &[&state, self.agent.as_str().as_bytes(), &created, id],
+            ),
         ];
         if self.state == InterruptState::Pending {
             let expiry = self.expires_at.unwrap_or(Timestamp::from_micros(i64::MAX));
-            index.push(entry(Index::InterruptExpiry, &[&state, &time_bytes(expiry), id]));
+            index.push(entry(
+                Index::InterruptExpiry,
+                &[&state, &time_bytes(expiry), id],
+            ));
         }
         if let Some(session) = &self.session {
             let [agent, user, session] = session_parts(session);
-            index.push(entry(Index::InterruptSession, &[agent, user, session, &created, id]));
+            index.push(entry(
+                Index::InterruptSession,
+                &[agent, user, session, &created, id],
+            ));
         }
         if !self.is_live() {
             return index;
         }
         if let Some(thread) = &self.thread {
             let [agent, thread] = thread_parts(thread);
-            index.push(entry(Index::InterruptThread, &[agent, thread, &created, id]));
+            index.push(entry(
+                Index::InterruptThread,
+                &[agent, thread, &created, id],
+            ));
         }
         if let Some(dedup_key) = &self.dedup_key {
-            index.push(entry(Index::InterruptDedup, &[self.agent.as_str().as_bytes(), dedup_key.as_bytes()]));
+            index.push(entry(
+                Index::InterruptDedup,
+                &[self.agent.as_str().as_bytes(), dedup_key.as_bytes()],
+            ));
         }
         if let Some(correlation_id) = &self.correlation_id {
-            index.push(entry(Index::InterruptCorrelation, &[correlation_id.as_bytes()]));
+            index.push(entry(
+                Index::InterruptCorrelation,
+                &[correlation_id.as_bytes()],
+            ));
         }
         index
     }

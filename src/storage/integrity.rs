@@ -30,15 +30,35 @@ fn digest(tag: &[u8], parts: &[&[u8]]) -> Digest {
 /// What a version of a record has to have as its digest.
 #[must_use]
 pub fn record_digest(tenant: &Tenant, kind: Kind, key: &Key, body: &[u8]) -> Digest {
-    digest(b"adjourn record 1", &[tenant.as_str().as_bytes(), &[kind as u8], key.as_bytes(), body])
+    digest(
+        b"adjourn record 1",
+        &[
+            tenant.as_str().as_bytes(),
+            &[kind as u8],
+            key.as_bytes(),
+            body,
+        ],
+    )
 }
 
 /// What a row of a log has to have as its digest.
 #[must_use]
-pub fn row_digest(tenant: &Tenant, log: LogId, class: RowClass, number: i64, body: &[u8]) -> Digest {
+pub fn row_digest(
+    tenant: &Tenant,
+    log: LogId,
+    class: RowClass,
+    number: i64,
+    body: &[u8],
+) -> Digest {
     digest(
         b"adjourn row 1",
-        &[tenant.as_str().as_bytes(), log.0.as_bytes(), &[class as u8], &number.to_le_bytes(), body],
+        &[
+            tenant.as_str().as_bytes(),
+            log.0.as_bytes(),
+            &[class as u8],
+            &number.to_le_bytes(),
+            body,
+        ],
     )
 }
 
@@ -50,10 +70,22 @@ pub fn log_chain(before: Digest, row: Digest) -> Digest {
 
 /// The feed's running digest after a change.
 #[must_use]
-pub fn feed_chain(before: Digest, revision: Revision, kind: Kind, key: &Key, record: Digest) -> Digest {
+pub fn feed_chain(
+    before: Digest,
+    revision: Revision,
+    kind: Kind,
+    key: &Key,
+    record: Digest,
+) -> Digest {
     digest(
         b"adjourn feed chain 1",
-        &[&before.0, &revision.get().to_le_bytes(), &[kind as u8], key.as_bytes(), &record.0],
+        &[
+            &before.0,
+            &revision.get().to_le_bytes(),
+            &[kind as u8],
+            key.as_bytes(),
+            &record.0,
+        ],
     )
 }
 

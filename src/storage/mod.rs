@@ -39,9 +39,11 @@ use crate::domain::time::Timestamp;
 
 pub mod entities;
 pub mod integrity;
-//pub mod memory;
-//pub mod sqlite;
+pub mod memory;
+mod poll;
+pub mod sqlite;
 pub mod typed;
+mod wake;
 
 /// What a call to a store answers.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -82,6 +84,8 @@ pub enum Corrupt {
     Record(Kind),
     /// A row of a log.
     Log,
+    /// The database itself.
+    Database,
 }
 
 impl Corrupt {
@@ -89,6 +93,7 @@ impl Corrupt {
         match self {
             Self::Record(kind) => kind.name(),
             Self::Log => "log",
+            Self::Database => "database",
         }
     }
 }
@@ -444,7 +449,12 @@ pub trait Reads: Send {
 
     /// Records of a kind in the order of their keys, each in the version that was
     /// current at `at`.
-    async fn records(&mut self, kind: Kind, stretch: &Stretch, at: Revision) -> Result<Vec<(Key, Version)>>;
+    async fn records(
+        &mut self,
+        kind: Kind,
+        stretch: &Stretch,
+        at: Revision,
+    ) -> Result<Vec<(Key, Version)>>;
 
     /// Current records in the order of an index.
     async fn index(&mut self, index: Index, stretch: &Stretch) -> Result<Vec<IndexHit>>;
@@ -458,7 +468,13 @@ pub trait Reads: Send {
 
     /// The changes after the revision `after` and up to `until`, of these kinds, in
     /// commit order; at most `limit`, but never part of a commit.
-    async fn feed(&mut self, kinds: &[Kind], after: Revision, until: Revision, limit: usize) -> Result<Vec<FeedEntry>>;
+    async fn feed(
+        &mut self,
+        kinds: &[Kind],
+        after: Revision,
+        until: Revision,
+        limit: usize,
+    ) -> Result<Vec<FeedEntry>>;
 
     /// The feed's hash chain after the commit `revision`; `None` when there is no
     /// such commit or it was reclaimed.
@@ -555,9 +571,29 @@ pub struct Identity {
     pub secret: [u8; 32],
 }
 
+impl Identity {
+    /// The identity of a new store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Internal`] when the machine has no random numbers.
+    pub fn random() -> Result<Self> {
+        let mut identity = Self {
+            epoch: [0; 8],
+            secret: [0; 32],
+        };
+        getrandom::fill(&mut identity.epoch)
+            .and_then(|()| getrandom::fill(&mut identity.secret))
+            .map_err(|error| Error::Internal(format!("no random numbers: {error}")))?;
+        Ok(identity)
+    }
+}
+
 impl Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity").field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("Identity")
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
     }
 }
 
@@ -577,7 +613,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// As the operation's, and [`Error::OutcomeUnknown`] when the answer to the
     /// commit was lost.
-    async fn execute(&self, tenant: &Tenant, operation: Arc<dyn ErasedOperation>) -> Result<Committed<Boxed>, Abort>;
+    async fn execute(
+        &self,
+        tenant: &Tenant,
+        operation: Arc<dyn ErasedOperation>,
+    ) -> Result<Committed<Boxed>, Abort>;
 
     /// Runs a query on one snapshot.
     ///
@@ -608,12 +648,24 @@ impl dyn Store {
     /// # Errors
     ///
     /// As [`Store::execute`].
-    pub async fn transact<O: Operation>(&self, tenant: &Tenant, operation: O) -> Result<Committed<O::Output>, Abort> {
-        let Committed { revision, at, output } = self.execute(tenant, Arc::new(operation)).await?;
-        let output = output
-            .downcast()
-            .map_err(|_| Error::Internal("an operation returned another operation's output".into()))?;
-        Ok(Committed { revision, at, output: *output })
+    pub async fn transact<O: Operation>(
+        &self,
+        tenant: &Tenant,
+        operation: O,
+    ) -> Result<Committed<O::Output>, Abort> {
+        let Committed {
+            revision,
+            at,
+            output,
+        } = self.execute(tenant, Arc::new(operation)).await?;
+        let output = output.downcast().map_err(|_| {
+            Error::Internal("an operation returned another operation's output".into())
+        })?;
+        Ok(Committed {
+            revision,
+            at,
+            output: *output,
+        })
     }
 
     /// Runs a query on one snapshot; see [`Store::inspect`].

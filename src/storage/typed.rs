@@ -9,10 +9,13 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::{
-    Append, Changes, Corrupt, Entity, Error, IndexEntry, Key, NewRequest, Put, Reads, Result, Row, Version, integrity,
+    Append, Changes, Corrupt, Entity, Error, IndexEntry, Key, NewRequest, Put, Reads, Result, Row,
+    Version, integrity,
 };
 use crate::domain::id::Tenant;
-use crate::domain::log::{Cell, Digest, Head, History, LogId, Origin, Range, RowClass, RowRef, Transcript};
+use crate::domain::log::{
+    Cell, Digest, Head, History, LogId, Origin, Range, RowClass, RowRef, Transcript,
+};
 use crate::domain::message::Item;
 use crate::domain::revision::{Revision, Stamp};
 use crate::domain::time::Timestamp;
@@ -30,6 +33,25 @@ pub struct Loaded<T> {
     was: Vec<IndexEntry>,
 }
 
+impl<T: Entity> Loaded<T> {
+    /// A record that is not stored yet.
+    #[must_use]
+    pub const fn fresh(value: T) -> Self {
+        Self {
+            value,
+            revision: Revision::ZERO,
+            at: Timestamp::from_micros(0),
+            was: Vec::new(),
+        }
+    }
+
+    /// Whether the record is not stored yet.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.revision == Revision::ZERO
+    }
+}
+
 /// The current version of a record.
 ///
 /// # Errors
@@ -44,8 +66,14 @@ pub async fn load<T: Entity>(reads: &mut dyn Reads, key: &Key) -> Result<Option<
 /// # Errors
 ///
 /// [`Error::Corrupt`] when it is not what was stored.
-pub async fn load_at<T: Entity>(reads: &mut dyn Reads, key: &Key, at: Revision) -> Result<Option<Loaded<T>>> {
-    let Some(version) = reads.record(T::KIND, key, at).await? else { return Ok(None) };
+pub async fn load_at<T: Entity>(
+    reads: &mut dyn Reads,
+    key: &Key,
+    at: Revision,
+) -> Result<Option<Loaded<T>>> {
+    let Some(version) = reads.record(T::KIND, key, at).await? else {
+        return Ok(None);
+    };
     decode(reads.tenant(), key, &version).map(Some)
 }
 
@@ -63,7 +91,12 @@ pub fn decode<T: Entity>(tenant: &Tenant, key: &Key, version: &Version) -> Resul
     })?;
     value.resolve(version.revision);
     let was = value.index();
-    Ok(Loaded { value, revision: version.revision, at: version.at, was })
+    Ok(Loaded {
+        value,
+        revision: version.revision,
+        at: version.at,
+        was,
+    })
 }
 
 /// An item of a history, encoded before an operation runs.
@@ -85,7 +118,10 @@ impl EncodedItem {
     /// of the domain is.
     pub fn new(item: &Item) -> Result<Self> {
         let body = serde_json::to_vec(item).map_err(|error| Error::Internal(error.to_string()))?;
-        Ok(Self { body: body.into(), mark: mark(item)? })
+        Ok(Self {
+            body: body.into(),
+            mark: mark(item)?,
+        })
     }
 
     /// The item's mark.
@@ -148,7 +184,11 @@ impl ChangeSet {
     /// Nothing yet.
     #[must_use]
     pub fn new(tenant: &Tenant) -> Self {
-        Self { tenant: tenant.clone(), changes: Changes::default(), places: HashMap::new() }
+        Self {
+            tenant: tenant.clone(),
+            changes: Changes::default(),
+            places: HashMap::new(),
+        }
     }
 
     /// Stores a record that is not stored.
@@ -160,7 +200,7 @@ impl ChangeSet {
         self.put(value, Vec::new())
     }
 
-    /// Stores the successor of a record.
+    /// Stores the successor of a record, or the first version of a fresh one.
     ///
     /// # Errors
     ///
@@ -171,15 +211,24 @@ impl ChangeSet {
 
     fn put<T: Entity>(&mut self, value: &T, was: Vec<IndexEntry>) -> Result<()> {
         let key = value.key();
-        let body: Bytes = serde_json::to_vec(value).map_err(|error| Error::Internal(error.to_string()))?.into();
+        let body: Bytes = serde_json::to_vec(value)
+            .map_err(|error| Error::Internal(error.to_string()))?
+            .into();
         let digest = integrity::record_digest(&self.tenant, T::KIND, &key, &body);
         let now = value.index();
         let put = Put {
             kind: T::KIND,
             digest,
             body,
-            unindex: was.iter().filter(|entry| !now.contains(entry)).cloned().collect(),
-            index: now.into_iter().filter(|entry| !was.contains(entry)).collect(),
+            unindex: was
+                .iter()
+                .filter(|entry| !now.contains(entry))
+                .cloned()
+                .collect(),
+            index: now
+                .into_iter()
+                .filter(|entry| !was.contains(entry))
+                .collect(),
             key: key.clone(),
         };
         match self.places.get(&(T::KIND, key.clone())) {
@@ -201,7 +250,8 @@ impl ChangeSet {
     pub fn append_item(&mut self, head: &mut Head, origin: Origin, item: &EncodedItem) -> RowRef {
         head.last_seq += 1;
         let number = head.last_seq;
-        let digest = integrity::row_digest(&self.tenant, head.log, RowClass::Item, number, &item.body);
+        let digest =
+            integrity::row_digest(&self.tenant, head.log, RowClass::Item, number, &item.body);
         head.chain = integrity::log_chain(head.chain, digest);
         self.changes.appends.push(Append {
             log: head.log,
@@ -213,20 +263,36 @@ impl ChangeSet {
             chain: head.chain,
             mark: item.mark,
         });
-        RowRef { log: head.log, number }
+        RowRef {
+            log: head.log,
+            number,
+        }
     }
 
     /// Writes a cell, unless its value is the one that `before` holds.
-    pub fn write_cell(&mut self, head: &mut Head, name: &str, value: &Bytes, before: Option<&Cell>) -> Cell {
+    pub fn write_cell(
+        &mut self,
+        head: &mut Head,
+        name: &str,
+        value: &Bytes,
+        before: Option<&Cell>,
+    ) -> Cell {
         let content = integrity::content_digest(value);
         if let Some(before) = before
             && before.digest == content
         {
-            return Cell { name: name.to_owned(), ..before.clone() };
+            return Cell {
+                name: name.to_owned(),
+                ..before.clone()
+            };
         }
         head.last_cell += 1;
         let at = self.append_row(head.log, RowClass::Cell, head.last_cell, value.clone());
-        Cell { name: name.to_owned(), at, digest: content }
+        Cell {
+            name: name.to_owned(),
+            at,
+            digest: content,
+        }
     }
 
     /// Writes a list of cells; `None` for an empty one.
@@ -249,7 +315,11 @@ impl ChangeSet {
     /// [`Error::Internal`] when it cannot be spelled as JSON.
     pub fn rebase(&mut self, head: &mut Head, transcript: &Transcript) -> Result<()> {
         head.base_len = transcript.len();
-        head.base = if transcript.is_empty() { None } else { Some(self.write_node(head, transcript)?) };
+        head.base = if transcript.is_empty() {
+            None
+        } else {
+            Some(self.write_node(head, transcript)?)
+        };
         head.tail_from = head.last_seq + 1;
         Ok(())
     }
@@ -304,7 +374,14 @@ pub async fn transcript(reads: &mut dyn Reads, history: &History) -> Result<Tran
         None => Transcript::default(),
     };
     if transcript.len() != history.base_len {
-        return Err(corrupt_log(history.tail.log, format!("a transcript has {} items, not {}", transcript.len(), history.base_len)));
+        return Err(corrupt_log(
+            history.tail.log,
+            format!(
+                "a transcript has {} items, not {}",
+                transcript.len(),
+                history.base_len
+            ),
+        ));
     }
     transcript.push(history.tail);
     Ok(transcript)
@@ -315,10 +392,18 @@ pub async fn transcript(reads: &mut dyn Reads, history: &History) -> Result<Tran
 /// # Errors
 ///
 /// [`Error::Corrupt`] when an item is missing or not what was stored.
-pub async fn items(reads: &mut dyn Reads, history: &History, from: u64, to: u64) -> Result<Vec<StoredItem>> {
+pub async fn items(
+    reads: &mut dyn Reads,
+    history: &History,
+    from: u64,
+    to: u64,
+) -> Result<Vec<StoredItem>> {
     // Most reads are of the newest items, which need no base.
     let part = if from >= history.base_len {
-        let (from, to) = (from - history.base_len, to.min(history.len()).saturating_sub(history.base_len));
+        let (from, to) = (
+            from - history.base_len,
+            to.min(history.len()).saturating_sub(history.base_len),
+        );
         Transcript::new([history.tail]).slice(from, to)
     } else {
         transcript(reads, history).await?.slice(from, to)
@@ -335,8 +420,14 @@ pub async fn items(reads: &mut dyn Reads, history: &History, from: u64, to: u64)
 /// # Errors
 ///
 /// [`Error::Corrupt`] when an item is missing or not what was stored.
-pub async fn read_range(reads: &mut dyn Reads, range: &Range, into: &mut Vec<StoredItem>) -> Result<()> {
-    let rows = reads.rows(range.log, RowClass::Item, range.from, range.to).await?;
+pub async fn read_range(
+    reads: &mut dyn Reads,
+    range: &Range,
+    into: &mut Vec<StoredItem>,
+) -> Result<()> {
+    let rows = reads
+        .rows(range.log, RowClass::Item, range.from, range.to)
+        .await?;
     let mut expected = range.from;
     for row in rows {
         if row.number != expected {
@@ -353,15 +444,26 @@ pub async fn read_range(reads: &mut dyn Reads, range: &Range, into: &mut Vec<Sto
 
 fn stored_item(tenant: &Tenant, range: &Range, row: &Row) -> Result<StoredItem> {
     let body = integrity::check_row(tenant, range.log, RowClass::Item, row)?;
-    let mut item: Item = serde_json::from_slice(&body)
-        .map_err(|error| corrupt_log(range.log, format!("row {} cannot be read: {error}", row.number)))?;
+    let mut item: Item = serde_json::from_slice(&body).map_err(|error| {
+        corrupt_log(
+            range.log,
+            format!("row {} cannot be read: {error}", row.number),
+        )
+    })?;
     item.stamp(row.at);
     if let (Some(pinned), Item::Message(message)) = (range.pinned, &mut item)
         && message.pinned.unwrap_or(false) != pinned
     {
         message.pinned = Some(pinned);
     }
-    Ok(StoredItem { at: RowRef { log: range.log, number: row.number }, origin: row.origin, item })
+    Ok(StoredItem {
+        at: RowRef {
+            log: range.log,
+            number: row.number,
+        },
+        origin: row.origin,
+        item,
+    })
 }
 
 /// The cells of a list.
@@ -392,23 +494,34 @@ pub async fn cell_value(reads: &mut dyn Reads, at: RowRef) -> Result<Bytes> {
 /// As [`cell_value`].
 pub async fn cell_text(reads: &mut dyn Reads, at: RowRef) -> Result<String> {
     let value = cell_value(reads, at).await?;
-    String::from_utf8(value.into()).map_err(|_| corrupt_log(at.log, format!("cell {} is not UTF-8", at.number)))
+    String::from_utf8(value.into())
+        .map_err(|_| corrupt_log(at.log, format!("cell {} is not UTF-8", at.number)))
 }
 
 async fn node<T: serde::de::DeserializeOwned>(reads: &mut dyn Reads, at: RowRef) -> Result<T> {
     let body = one_row(reads, at, RowClass::Node).await?;
-    serde_json::from_slice(&body)
-        .map_err(|error| corrupt_log(at.log, format!("node {} cannot be read: {error}", at.number)))
+    serde_json::from_slice(&body).map_err(|error| {
+        corrupt_log(
+            at.log,
+            format!("node {} cannot be read: {error}", at.number),
+        )
+    })
 }
 
 async fn one_row(reads: &mut dyn Reads, at: RowRef, class: RowClass) -> Result<Bytes> {
     let rows = reads.rows(at.log, class, at.number, at.number).await?;
-    let row = rows.first().ok_or_else(|| corrupt_log(at.log, format!("row {} is missing", at.number)))?;
+    let row = rows
+        .first()
+        .ok_or_else(|| corrupt_log(at.log, format!("row {} is missing", at.number)))?;
     integrity::check_row(reads.tenant(), at.log, class, row)
 }
 
 fn corrupt_log(log: LogId, problem: String) -> Error {
-    Error::Corrupt { kind: Corrupt::Log, key: log.0.to_string(), problem }
+    Error::Corrupt {
+        kind: Corrupt::Log,
+        key: log.0.to_string(),
+        problem,
+    }
 }
 
 /// Replaces "this commit" in each of `stamps` by the commit that stored them.

@@ -1,0 +1,1 @@
+//! Settings: flags, `ADJOURN_*` variables, and a TOML file.

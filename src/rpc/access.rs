@@ -1,0 +1,1 @@
+//! Which roles may call which RPC.

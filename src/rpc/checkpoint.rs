@@ -1,0 +1,1 @@
+//! `CheckpointService` over the wire.

@@ -1,0 +1,1 @@
+//! Threads, checkpoints and gated calls.

@@ -1,0 +1,1 @@
+//! What several services share: ids, times, pages, preconditions.

@@ -1,0 +1,1 @@
+//! Interrupts, decisions, filters.

@@ -1,0 +1,1 @@
+//! Memories and their settings.

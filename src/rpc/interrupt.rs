@@ -1,0 +1,1 @@
+//! `InterruptService` over the wire.

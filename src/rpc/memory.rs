@@ -1,0 +1,1 @@
+//! `MemoryService` over the wire.

@@ -1,0 +1,1 @@
+//! `SessionService` over the wire.

@@ -1,0 +1,1 @@
+//! Refusals as gRPC statuses, and nowhere else.

@@ -1,0 +1,1 @@
+//! `TimelineService` over the wire.

@@ -1,0 +1,1 @@
+//! The composition root: opens the store, builds the services, serves, stops.

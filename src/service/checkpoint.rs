@@ -1,0 +1,1 @@
+//! Threads: leases, checkpoints, suspend and resume, and the gate of tool calls.

@@ -1,0 +1,1 @@
+//! Interrupts: creating, listing, deciding, withdrawing.

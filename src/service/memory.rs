@@ -1,0 +1,1 @@
+//! Memories: load, append, replace, clear.

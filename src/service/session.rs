@@ -1,0 +1,1 @@
+//! Sessions: save, load, list, append, the end of a run.

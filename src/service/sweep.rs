@@ -1,0 +1,1 @@
+//! Ends interrupts whose time has run out.

@@ -1,0 +1,1 @@
+//! Timelines: listing, and entries of clients.

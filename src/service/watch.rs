@@ -1,0 +1,1 @@
+//! Watches: the change feed, followed for many readers.
