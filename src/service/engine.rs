@@ -15,7 +15,7 @@ use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::Tenant;
 use crate::domain::revision::Revision;
 use crate::domain::time::{Clock, Timestamp};
-use crate::storage::typed::ChangeSet;
+use crate::storage::typed::{self, ChangeSet};
 use crate::storage::{
     self, Abort, Changes, Committed, Corrupt, Key, Kind, Operation, Query, Reads, Store,
 };
@@ -211,7 +211,7 @@ impl<C: Command> Operation for Once<C> {
 
     async fn run(&self, reads: &mut dyn Reads) -> Result<(Changes, Self::Output), Abort> {
         if let Some((key, fingerprint)) = &self.request
-            && let Some(earlier) = reads.request(key).await?
+            && let Some(earlier) = typed::request(reads, key).await?
             && reads.now() < earlier.at.after(REQUEST_TTL)
         {
             let kept: Kept<serde_json::Value> = from_json(&earlier.body)?;
@@ -326,7 +326,7 @@ pub fn explain(abort: Abort) -> Error {
 
 const fn corrupt_reason(kind: Corrupt) -> Reason {
     match kind {
-        Corrupt::Log | Corrupt::Database => Reason::LogCorrupt,
+        Corrupt::Log | Corrupt::Request | Corrupt::Database => Reason::LogCorrupt,
         Corrupt::Record(kind) => match kind {
             Kind::Memory => Reason::MemoryCorrupt,
             Kind::Snapshot => Reason::SnapshotCorrupt,

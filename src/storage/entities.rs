@@ -175,12 +175,11 @@ impl Entity for Session {
         if self.deleted_at.is_some() {
             return Vec::new();
         }
+        // Sessions of several agents or users may have one id and one time.
+        let [agent, user, session] = session_parts(&self.key);
         vec![entry(
             Index::SessionSaved,
-            &[
-                &newest_first(self.saved_at),
-                self.key.session.as_str().as_bytes(),
-            ],
+            &[&newest_first(self.saved_at), session, agent, user],
         )]
     }
 }

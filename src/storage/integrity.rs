@@ -6,9 +6,9 @@
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::{Corrupt, Error, Key, Kind, Result, Row, Version};
+use super::{Corrupt, Error, FeedEntry, Key, Kind, RequestRecord, Result, Row, Version};
 use crate::domain::id::Tenant;
-use crate::domain::log::{Digest, LogId, RowClass};
+use crate::domain::log::{Digest, LogId, Origin, RowClass};
 use crate::domain::revision::Revision;
 
 /// The digest of `parts`, each preceded by its length so that they cannot run
@@ -48,6 +48,7 @@ pub fn row_digest(
     log: LogId,
     class: RowClass,
     number: i64,
+    origin: Origin,
     body: &[u8],
 ) -> Digest {
     digest(
@@ -57,8 +58,18 @@ pub fn row_digest(
             log.0.as_bytes(),
             &[class as u8],
             &number.to_le_bytes(),
+            &[origin as u8],
             body,
         ],
+    )
+}
+
+/// What the record of a request has to have as its digest.
+#[must_use]
+pub fn request_digest(tenant: &Tenant, key: &Key, body: &[u8]) -> Digest {
+    digest(
+        b"adjourn request 1",
+        &[tenant.as_str().as_bytes(), key.as_bytes(), body],
     )
 }
 
@@ -117,12 +128,52 @@ pub fn check_record(tenant: &Tenant, kind: Kind, key: &Key, version: &Version) -
 ///
 /// [`Error::Corrupt`].
 pub fn check_row(tenant: &Tenant, log: LogId, class: RowClass, row: &Row) -> Result<Bytes> {
-    if row_digest(tenant, log, class, row.number, &row.body) == row.digest {
+    if row_digest(tenant, log, class, row.number, row.origin, &row.body) == row.digest {
         return Ok(row.body.clone());
     }
     Err(Error::Corrupt {
         kind: Corrupt::Log,
         key: log.0.to_string(),
         problem: format!("the digest of row {} does not match", row.number),
+    })
+}
+
+/// The body of a request's record, if it is what was stored.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`].
+pub fn check_request(tenant: &Tenant, key: &Key, record: &RequestRecord) -> Result<Bytes> {
+    if request_digest(tenant, key, &record.body) == record.digest {
+        return Ok(record.body.clone());
+    }
+    Err(Error::Corrupt {
+        kind: Corrupt::Request,
+        key: key.as_bytes().escape_ascii().to_string(),
+        problem: "the digest does not match".into(),
+    })
+}
+
+/// Follows the feed's hash chain through `entries`, which are of all kinds and
+/// come right after the commit whose chain is `before`, and answers where it ends.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`] at the first entry that is not what was stored there.
+pub fn check_feed(tenant: &Tenant, before: Digest, entries: &[FeedEntry]) -> Result<Digest> {
+    entries.iter().try_fold(before, |chain, entry| {
+        let FeedEntry {
+            kind, key, version, ..
+        } = entry;
+        check_record(tenant, *kind, key, version)?;
+        let chain = feed_chain(chain, version.revision, *kind, key, version.digest);
+        if chain == entry.chain {
+            return Ok(chain);
+        }
+        Err(Error::Corrupt {
+            kind: Corrupt::Record(*kind),
+            key: key.as_bytes().escape_ascii().to_string(),
+            problem: format!("the feed's chain does not match at {}", version.revision),
+        })
     })
 }

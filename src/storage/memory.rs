@@ -61,27 +61,34 @@ impl MemoryStore {
 }
 
 impl Data {
+    /// Refuses what a database's constraints would.
+    fn check(&self, changes: &Changes) -> Result<()> {
+        let mut rows = BTreeSet::new();
+        for append in &changes.appends {
+            let place = (append.log, append.class, append.number);
+            if self.rows.contains_key(&place) || !rows.insert(place) {
+                let number = append.number;
+                return Err(Error::Internal(format!("row {number} of the log exists")));
+            }
+        }
+        let mut records = BTreeSet::new();
+        for put in &changes.puts {
+            let record = (put.kind, put.key.clone());
+            if put.kind == Kind::TimelineEntry && self.records.contains_key(&record) {
+                return Err(Error::Internal("a timeline entry is written once".into()));
+            }
+            if !records.insert(record) {
+                return Err(Error::Internal("a record is stored twice".into()));
+            }
+        }
+        Ok(())
+    }
+
     fn apply(&mut self, changes: Changes, now: Timestamp) -> Result<()> {
         if changes.puts.is_empty() {
             return Err(Error::Internal("a commit has to change a record".into()));
         }
-        for append in &changes.appends {
-            if self
-                .rows
-                .contains_key(&(append.log, append.class, append.number))
-            {
-                return Err(Error::Internal(format!(
-                    "row {} of the log exists",
-                    append.number
-                )));
-            }
-        }
-        if changes.puts.iter().any(|put| {
-            put.kind == Kind::TimelineEntry
-                && self.records.contains_key(&(put.kind, put.key.clone()))
-        }) {
-            return Err(Error::Internal("a timeline entry is written once".into()));
-        }
+        self.check(&changes)?;
         self.revision = self.revision.next();
         self.at = now;
         for append in changes.appends {
@@ -140,6 +147,7 @@ impl Data {
                 revision: self.revision,
                 at: now,
                 body: request.body,
+                digest: request.digest,
             };
             self.requests.insert(request.key, record);
         }
@@ -205,7 +213,11 @@ impl Store for MemoryStore {
 
     async fn tenants(&self) -> Result<Vec<Tenant>> {
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(tenants.keys().cloned().collect())
+        Ok(tenants
+            .iter()
+            .filter(|(_, data)| data.revision > Revision::ZERO)
+            .map(|(tenant, _)| tenant.clone())
+            .collect())
     }
 
     async fn ready(&self) -> Result<()> {

@@ -19,8 +19,8 @@
 //!
 //! # How to add a backend
 //!
-//! Implement [`Store`] and [`Reads`], and run `tests/conformance` with it. The
-//! backend in [`memory`] is the model that the others are compared with.
+//! Implement [`Store`] and [`Reads`], and run `tests/conformance` with it.
+//! The backend in [`memory`] is the model that the others are compared with.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -84,6 +84,8 @@ pub enum Corrupt {
     Record(Kind),
     /// A row of a log.
     Log,
+    /// What an idempotency key was used for.
+    Request,
     /// The database itself.
     Database,
 }
@@ -93,6 +95,7 @@ impl Corrupt {
         match self {
             Self::Record(kind) => kind.name(),
             Self::Log => "log",
+            Self::Request => "request",
             Self::Database => "database",
         }
     }
@@ -286,6 +289,10 @@ pub struct Row {
 }
 
 /// A row of a log without its body, for comparing histories.
+#[expect(
+    clippy::struct_field_names,
+    reason = "the field is what the row calls it"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The row's number.
@@ -314,7 +321,9 @@ pub struct FeedEntry {
 pub struct IndexEntry {
     /// The order.
     pub index: Index,
-    /// The place in it. Entries of one index are ordered by it, then by key.
+    /// The place in it. Entries of one index are ordered by it, then by key; but
+    /// [`Stretch::after`] passes over all that have one place, so where pages are
+    /// read a place names its record.
     pub place: Bytes,
 }
 
@@ -361,9 +370,11 @@ pub struct Put {
     pub body: Bytes,
     /// [`integrity::record_digest`] of it.
     pub digest: Digest,
-    /// Index entries that the version before had and this one has not.
+    /// Index entries that the version before had and this one has not. One that
+    /// is not there is no error.
     pub unindex: Vec<IndexEntry>,
-    /// Index entries that this version has and the one before had not.
+    /// Index entries that this version has and the one before had not. One that
+    /// is there already is no error.
     pub index: Vec<IndexEntry>,
 }
 
@@ -397,6 +408,8 @@ pub struct RequestRecord {
     pub at: Timestamp,
     /// Fingerprint and receipt, encoded.
     pub body: Bytes,
+    /// [`integrity::request_digest`] of it.
+    pub digest: Digest,
 }
 
 /// A new idempotency key.
@@ -406,6 +419,8 @@ pub struct NewRequest {
     pub key: Key,
     /// Fingerprint and receipt, encoded.
     pub body: Bytes,
+    /// [`integrity::request_digest`] of it.
+    pub digest: Digest,
 }
 
 /// All that an operation wants stored: everything, or nothing.

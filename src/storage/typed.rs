@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::{
-    Append, Changes, Corrupt, Entity, Error, IndexEntry, Key, NewRequest, Put, Reads, Result, Row,
-    Version, integrity,
+    Append, Changes, Corrupt, Entity, Error, IndexEntry, Key, NewRequest, Put, Reads,
+    RequestRecord, Result, Row, Version, integrity,
 };
 use crate::domain::id::Tenant;
 use crate::domain::log::{
@@ -75,6 +75,19 @@ pub async fn load_at<T: Entity>(
         return Ok(None);
     };
     decode(reads.tenant(), key, &version).map(Some)
+}
+
+/// What an idempotency key was used for.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`] when it is not what was stored.
+pub async fn request(reads: &mut dyn Reads, key: &Key) -> Result<Option<RequestRecord>> {
+    let Some(record) = reads.request(key).await? else {
+        return Ok(None);
+    };
+    integrity::check_request(reads.tenant(), key, &record)?;
+    Ok(Some(record))
 }
 
 /// The record in a version.
@@ -197,7 +210,7 @@ impl ChangeSet {
     ///
     /// [`Error::Internal`] when it cannot be spelled as JSON.
     pub fn insert<T: Entity>(&mut self, value: &T) -> Result<()> {
-        self.put(value, Vec::new())
+        self.put(value, &[])
     }
 
     /// Stores the successor of a record, or the first version of a fresh one.
@@ -206,10 +219,10 @@ impl ChangeSet {
     ///
     /// [`Error::Internal`] when it cannot be spelled as JSON.
     pub fn update<T: Entity>(&mut self, loaded: &Loaded<T>) -> Result<()> {
-        self.put(&loaded.value, loaded.was.clone())
+        self.put(&loaded.value, &loaded.was)
     }
 
-    fn put<T: Entity>(&mut self, value: &T, was: Vec<IndexEntry>) -> Result<()> {
+    fn put<T: Entity>(&mut self, value: &T, was: &[IndexEntry]) -> Result<()> {
         let key = value.key();
         let body: Bytes = serde_json::to_vec(value)
             .map_err(|error| Error::Internal(error.to_string()))?
@@ -231,17 +244,13 @@ impl ChangeSet {
                 .collect(),
             key: key.clone(),
         };
-        match self.places.get(&(T::KIND, key.clone())) {
-            Some(&place) => {
-                // The same record twice in one commit: the first one is never seen.
-                if let Some(earlier) = self.changes.puts.get_mut(place) {
-                    *earlier = put;
-                }
-            }
-            None => {
-                self.places.insert((T::KIND, key), self.changes.puts.len());
-                self.changes.puts.push(put);
-            }
+        let earlier = self.places.get(&(T::KIND, key.clone()));
+        if let Some(earlier) = earlier.and_then(|place| self.changes.puts.get_mut(*place)) {
+            // The same record twice in one commit: the first one is never seen.
+            *earlier = put;
+        } else {
+            self.places.insert((T::KIND, key), self.changes.puts.len());
+            self.changes.puts.push(put);
         }
         Ok(())
     }
@@ -250,8 +259,14 @@ impl ChangeSet {
     pub fn append_item(&mut self, head: &mut Head, origin: Origin, item: &EncodedItem) -> RowRef {
         head.last_seq += 1;
         let number = head.last_seq;
-        let digest =
-            integrity::row_digest(&self.tenant, head.log, RowClass::Item, number, &item.body);
+        let digest = integrity::row_digest(
+            &self.tenant,
+            head.log,
+            RowClass::Item,
+            number,
+            origin,
+            &item.body,
+        );
         head.chain = integrity::log_chain(head.chain, digest);
         self.changes.appends.push(Append {
             log: head.log,
@@ -331,12 +346,13 @@ impl ChangeSet {
     }
 
     fn append_row(&mut self, log: LogId, class: RowClass, number: i64, body: Bytes) -> RowRef {
-        let digest = integrity::row_digest(&self.tenant, log, class, number, &body);
+        let origin = Origin::Said;
+        let digest = integrity::row_digest(&self.tenant, log, class, number, origin, &body);
         self.changes.appends.push(Append {
             log,
             class,
             number,
-            origin: Origin::Said,
+            origin,
             body,
             digest,
             chain: Digest::default(),
@@ -347,7 +363,8 @@ impl ChangeSet {
 
     /// Records what an idempotency key was used for.
     pub fn record_request(&mut self, key: Key, body: Bytes) {
-        self.changes.request = Some(NewRequest { key, body });
+        let digest = integrity::request_digest(&self.tenant, &key, &body);
+        self.changes.request = Some(NewRequest { key, body, digest });
     }
 
     /// Whether nothing was collected.

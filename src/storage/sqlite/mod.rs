@@ -5,6 +5,7 @@
 //! of their own, each on a snapshot, on the caller's thread, since a small read
 //! costs less than handing it to another thread.
 
+mod checkpoint;
 mod errors;
 mod reads;
 mod schema;
@@ -12,6 +13,7 @@ mod writer;
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,21 +22,28 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::checkpoint::Checkpoints;
 use self::errors::sort;
 use self::reads::{NO_TENANT, SqliteReads};
 use self::writer::{Job, Writer};
 use super::poll::to_end;
 use super::wake::Wake;
 use super::{
-    Abort, Boxed, Committed, ErasedOperation, ErasedQuery, Error, Identity, Result, Store,
+    Abort, Boxed, Committed, Corrupt, ErasedOperation, ErasedQuery, Error, Identity, Result, Store,
 };
 use crate::domain::id::Tenant;
 use crate::domain::revision::Revision;
-use crate::domain::time::{Clock, Timestamp};
+use crate::domain::time::{Clock, SystemClock, Timestamp};
 
 /// How many operations may wait for the writer before callers wait to hand theirs
 /// over.
 const QUEUE: usize = 1024;
+
+/// The bytes in a page of a new database.
+const PAGE_BYTES: u32 = 8192;
+
+/// How long to wait for another program that has the file locked.
+const BUSY: Duration = Duration::from_secs(5);
 
 /// How a database is opened.
 #[derive(Clone, Debug)]
@@ -44,6 +53,19 @@ pub struct Options {
     /// Whether a commit reaches the disk before it is acknowledged. Only the test
     /// that proves that it must turns it off.
     pub sync: bool,
+    /// The most bytes that the database file may take; absent means as many as the
+    /// disk has.
+    pub max_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock),
+            sync: true,
+            max_bytes: None,
+        }
+    }
 }
 
 /// A store in one SQLite file.
@@ -61,10 +83,12 @@ struct Shared {
     identity: Identity,
     clock: Arc<dyn Clock>,
     wake: Wake,
-    /// Connections that no read uses now.
-    idle: Mutex<Vec<Connection>>,
+    /// Connections that no read uses now; `None` once the store is closed.
+    idle: Mutex<Option<Vec<Connection>>>,
+    /// Set after a failed sync: what the disk holds is unknown until a restart.
+    broken: AtomicBool,
     /// Held as long as the store is open: one server for each file.
-    _lock: File,
+    lock: Mutex<Option<File>>,
 }
 
 impl SqliteStore {
@@ -73,23 +97,17 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`Error::Unavailable`] when another process has it open, or the file cannot
-    /// be opened; [`Error::Internal`] when its schema is newer than this program.
-    pub fn open(path: impl Into<PathBuf>, options: &Options) -> Result<Self> {
-        let path = path.into();
+    /// be opened; [`Error::Internal`] when it is another program's, or its schema
+    /// is newer than this program.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = resolve(path.as_ref())?;
         let lock = lock(&path)?;
         let mut connection = connect(
             &path,
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
         )?;
-        let synchronous = if options.sync { "FULL" } else { "OFF" };
-        connection
-            .execute_batch(&format!(
-                "PRAGMA page_size = 8192;
-                 PRAGMA journal_mode = WAL;
-                 PRAGMA synchronous = {synchronous};
-                 PRAGMA wal_autocheckpoint = 0;"
-            ))
-            .map_err(sort)?;
+        schema::check_owner(&connection)?;
+        configure(&connection, options)?;
         let identity = schema::prepare(&mut connection)?;
         if options.sync {
             sync_directory(&path)?;
@@ -99,11 +117,13 @@ impl SqliteStore {
             identity,
             clock: Arc::clone(&options.clock),
             wake: Wake::default(),
-            idle: Mutex::default(),
-            _lock: lock,
+            idle: Mutex::new(Some(Vec::new())),
+            broken: AtomicBool::new(false),
+            lock: Mutex::new(Some(lock)),
         });
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Writer::new(connection, Arc::clone(&shared))?;
+        let checkpoints = Checkpoints::start(&shared.path, options.sync)?;
+        let writer = Writer::new(connection, Arc::clone(&shared), checkpoints);
         let writer = std::thread::Builder::new()
             .name("sqlite-writer".into())
             .spawn(move || writer.run(queue))
@@ -123,6 +143,41 @@ impl SqliteStore {
 
 fn closed() -> Error {
     Error::Unavailable("the store is closed".into())
+}
+
+fn broken() -> Error {
+    Error::Unavailable("a sync has failed; restart the server".into())
+}
+
+/// The failure of a read that refuses nothing.
+fn store_error(abort: Abort) -> Error {
+    match abort {
+        Abort::Store(error) => error,
+        Abort::Refused(refusal) => Error::Internal(refusal.to_string()),
+    }
+}
+
+/// The path without links and dots, so that one file has one lock, whatever the
+/// working directory is later, and so that SQLite reads nothing into the name.
+fn resolve(path: &Path) -> Result<PathBuf> {
+    let unavailable =
+        |error: std::io::Error| Error::Unavailable(format!("{}: {error}", path.display()));
+    match path.canonicalize() {
+        Ok(path) => Ok(path),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let name = path.file_name().ok_or_else(|| unavailable(error))?;
+            let directory = directory(path).canonicalize().map_err(unavailable)?;
+            Ok(directory.join(name))
+        }
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 /// Takes the lock that keeps other servers from the file.
@@ -149,10 +204,7 @@ fn lock(path: &Path) -> Result<File> {
 
 /// Makes the entries of the directory durable: the files themselves are SQLite's.
 fn sync_directory(path: &Path) -> Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let directory = directory(path);
     File::open(directory)
         .and_then(|directory| directory.sync_all())
         .map_err(|error| Error::Unavailable(format!("{}: {error}", directory.display())))
@@ -161,11 +213,50 @@ fn sync_directory(path: &Path) -> Result<()> {
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
     let connection =
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sort)?;
-    connection
-        .busy_timeout(Duration::from_secs(5))
-        .map_err(sort)?;
+    connection.busy_timeout(BUSY).map_err(sort)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// Sets up the connection that writes.
+fn configure(connection: &Connection, options: &Options) -> Result<()> {
+    connection
+        .execute_batch(&format!("PRAGMA page_size = {PAGE_BYTES};"))
+        .map_err(sort)?;
+    let mode: String = connection
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .map_err(sort)?;
+    if mode != "wal" {
+        // As on file systems without shared memory: SQLite says so in passing.
+        return Err(Error::Unavailable(format!(
+            "the file system does not allow a write-ahead log (journal mode {mode}); put the database on a local disk"
+        )));
+    }
+    set_sync(connection, options.sync)?;
+    connection
+        .execute_batch("PRAGMA wal_autocheckpoint = 0")
+        .map_err(sort)?;
+    if let Some(bytes) = options.max_bytes {
+        let pages = bytes / u64::from(PAGE_BYTES);
+        connection
+            .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
+            .map_err(sort)?;
+    }
+    Ok(())
+}
+
+/// Says whether what the connection writes reaches the disk before it goes on.
+fn set_sync(connection: &Connection, sync: bool) -> Result<()> {
+    let synchronous = if sync { "FULL" } else { "OFF" };
+    connection
+        .execute_batch(&format!(
+            // On macOS a plain sync does not reach the disk; elsewhere this does
+            // nothing.
+            "PRAGMA fullfsync = ON;
+             PRAGMA checkpoint_fullfsync = ON;
+             PRAGMA synchronous = {synchronous};"
+        ))
+        .map_err(sort)
 }
 
 impl Shared {
@@ -178,22 +269,32 @@ impl Shared {
             .idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+            .as_mut()
+            .ok_or_else(closed)?
             .pop();
         let mut connection = match idle {
             Some(connection) => connection,
             None => connect(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?,
         };
-        connection.execute_batch("BEGIN").map_err(sort)?;
+        run(&connection, "BEGIN").map_err(sort)?;
         let outcome = read(&mut connection);
         // A connection that cannot end its transaction is not used again.
-        if connection.execute_batch("COMMIT").is_ok() {
-            self.idle
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(connection);
+        if run(&connection, "COMMIT").is_ok()
+            && let Some(idle) = &mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            idle.push(connection);
         }
         outcome
     }
+
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs a statement that is needed again and again.
+fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
 }
 
 /// A tenant's number and the time of its last commit.
@@ -242,7 +343,6 @@ impl Store for SqliteStore {
     }
 
     async fn inspect(&self, tenant: &Tenant, query: &dyn ErasedQuery) -> Result<Boxed, Abort> {
-        self.jobs()?;
         self.shared.reading(|connection| {
             let (number, last) = tenant_state(connection, tenant)?;
             let now = self.shared.clock.now().max(last);
@@ -269,21 +369,35 @@ impl Store for SqliteStore {
                 .map_err(sort)?;
             Ok(names.collect::<rusqlite::Result<Vec<_>>>().map_err(sort)?)
         });
-        let names = names.map_err(|abort| match abort {
-            Abort::Store(error) => error,
-            Abort::Refused(refusal) => Error::Internal(refusal.to_string()),
-        })?;
+        let names = names.map_err(store_error)?;
         names
             .into_iter()
             .map(|name| {
-                Tenant::try_from(name)
-                    .map_err(|error| Error::Internal(format!("a stored tenant: {error}")))
+                Tenant::try_from(name).map_err(|error| Error::Corrupt {
+                    kind: Corrupt::Database,
+                    key: "tenants".into(),
+                    problem: error.to_string(),
+                })
             })
             .collect()
     }
 
     async fn ready(&self) -> Result<()> {
-        self.tenants().await.map(drop)
+        if self.shared.is_broken() {
+            return Err(broken());
+        }
+        if self.jobs()?.is_closed() {
+            return Err(Error::Unavailable("the writer stopped".into()));
+        }
+        let read = self.shared.reading(|connection| {
+            let mut statement = connection
+                .prepare_cached("SELECT count(*) FROM meta")
+                .map_err(sort)?;
+            Ok(statement
+                .query_row([], |row| row.get::<_, i64>(0))
+                .map_err(sort)?)
+        });
+        read.map(drop).map_err(store_error)
     }
 
     async fn close(&self) {
@@ -305,6 +419,12 @@ impl Store for SqliteStore {
             .idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+            .take();
+        // Only now may another server have the file.
+        self.shared
+            .lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 }

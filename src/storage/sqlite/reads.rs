@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Params, Row as SqlRow, types::Type};
 
-use super::errors::sort;
+use super::errors::{sort, sort_at};
 use crate::domain::id::Tenant;
 use crate::domain::log::{Digest, LogId, Origin, RowClass};
 use crate::domain::revision::Revision;
 use crate::domain::time::Timestamp;
 use crate::storage::{
-    Direction, FeedEntry, Index, IndexHit, Key, Kind, Mark, Reads, RequestRecord, Result, Row,
-    Stretch, Version,
+    Corrupt, Direction, FeedEntry, Index, IndexHit, Key, Kind, Mark, Reads, RequestRecord, Result,
+    Row, Stretch, Version,
 };
 
 /// One tenant's data over one connection, in whatever transaction that is in.
@@ -36,15 +36,22 @@ impl fmt::Debug for SqliteReads<'_> {
     }
 }
 
+/// What to call a value that cannot be what it should be.
+type Place = (Corrupt, String);
+
 impl SqliteReads<'_> {
     fn one<T>(
         &mut self,
         sql: &str,
         params: impl Params,
         read: impl FnOnce(&SqlRow<'_>) -> rusqlite::Result<T>,
+        place: impl FnOnce() -> Place,
     ) -> Result<Option<T>> {
         let mut statement = self.connection.prepare_cached(sql).map_err(sort)?;
-        statement.query_row(params, read).optional().map_err(sort)
+        statement
+            .query_row(params, read)
+            .optional()
+            .map_err(|error| sort_at(error, place))
     }
 
     fn many<T>(
@@ -52,14 +59,18 @@ impl SqliteReads<'_> {
         sql: &str,
         params: impl Params,
         read: impl FnMut(&SqlRow<'_>) -> rusqlite::Result<T>,
+        place: impl FnOnce() -> Place,
     ) -> Result<Vec<T>> {
         let mut statement = self.connection.prepare_cached(sql).map_err(sort)?;
-        let rows = statement.query_map(params, read).map_err(sort)?;
-        rows.collect::<rusqlite::Result<_>>().map_err(sort)
+        statement
+            .query_map(params, read)
+            .and_then(Iterator::collect)
+            .map_err(|error| sort_at(error, place))
     }
 }
 
-/// The bounds of a stretch: from, to (both left out of it when `exclusive`).
+/// A stretch as `from <= x < to`; without `to` it has no end.
+#[derive(Debug)]
 struct Bounds {
     from: Bytes,
     to: Option<Bytes>,
@@ -76,7 +87,6 @@ fn prefix_end(prefix: &[u8]) -> Option<Bytes> {
     Some(end.into())
 }
 
-/// A stretch as `from <= x < to`.
 fn bounds(stretch: &Stretch) -> Bounds {
     let (mut from, mut to) = (stretch.prefix.clone(), prefix_end(&stretch.prefix));
     if let Some(after) = &stretch.after {
@@ -95,12 +105,15 @@ fn bounds(stretch: &Stretch) -> Bounds {
     Bounds { from, to }
 }
 
-/// More than any key: used where a stretch has no end.
-const NO_END: [u8; 1040] = [u8::MAX; 1040];
-
 impl Bounds {
-    fn to(&self) -> &[u8] {
-        self.to.as_deref().unwrap_or(&NO_END)
+    /// The end as a parameter. A blob compares with text as the greater one, and
+    /// with null not at all, so what has no end leaves the comparison out.
+    fn upper(&self, column: &str, parameter: &str) -> String {
+        match self.to {
+            Some(_) => format!("AND {column} < {parameter}"),
+            // Names the parameter, so that there are as many with and without.
+            None => format!("AND {parameter} IS NULL"),
+        }
     }
 }
 
@@ -129,8 +142,10 @@ fn digest(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<Digest> {
         .get_ref(column)?
         .as_blob()
         .map_err(|_| not_stored(column, Type::Blob, "is no digest"))?;
-    // A digest of another length matches nothing, and so shows as corrupt.
-    Ok(bytes.try_into().map(Digest).unwrap_or_default())
+    bytes
+        .try_into()
+        .map(Digest)
+        .map_err(|_| not_stored(column, Type::Blob, "is no digest"))
 }
 
 fn kind(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<Kind> {
@@ -178,20 +193,20 @@ impl Reads for SqliteReads<'_> {
 
     async fn revision(&mut self) -> Result<Revision> {
         let newest = self.one(
-            "SELECT revision FROM versions WHERE tenant = ?1 ORDER BY revision DESC LIMIT 1",
+            REVISION,
             [self.number],
             |row| row.get(0),
+            || (Corrupt::Database, "revision".into()),
         )?;
         Ok(newest.map_or(Revision::ZERO, Revision::new))
     }
 
     async fn record(&mut self, kind: Kind, key: &Key, at: Revision) -> Result<Option<Version>> {
         self.one(
-            "SELECT revision, at, body, digest FROM versions
-             WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND revision <= ?4
-             ORDER BY revision DESC LIMIT 1",
+            RECORD,
             (self.number, kind as u8, key.as_bytes(), at.get()),
             version,
+            || (Corrupt::Record(kind), readable(key)),
         )
     }
 
@@ -202,42 +217,35 @@ impl Reads for SqliteReads<'_> {
         at: Revision,
     ) -> Result<Vec<(Key, Version)>> {
         let bounds = bounds(stretch);
-        // With max(), SQLite takes the other columns from the row that has it.
-        let sql = format!(
-            "SELECT max(revision), at, body, digest, key FROM versions
-             WHERE tenant = ?1 AND kind = ?2 AND key >= ?3 AND key < ?4 AND revision <= ?5
-             GROUP BY key ORDER BY key {} LIMIT ?6",
-            order(stretch.direction)
-        );
         self.many(
-            &sql,
+            &records_sql(&bounds, stretch.direction),
             (
                 self.number,
                 kind as u8,
                 &*bounds.from,
-                bounds.to(),
+                bounds.to.as_deref(),
                 at.get(),
                 limit(stretch.limit),
             ),
             |row| Ok((Key::from_bytes(blob(row, 4)?), version(row)?)),
+            || {
+                (
+                    Corrupt::Record(kind),
+                    stretch.prefix.escape_ascii().to_string(),
+                )
+            },
         )
     }
 
     async fn index(&mut self, index: Index, stretch: &Stretch) -> Result<Vec<IndexHit>> {
         let bounds = bounds(stretch);
-        let order = order(stretch.direction);
-        let sql = format!(
-            "SELECT place, key FROM places
-             WHERE tenant = ?1 AND ordering = ?2 AND place >= ?3 AND place < ?4
-             ORDER BY place {order}, key {order} LIMIT ?5"
-        );
         self.many(
-            &sql,
+            &index_sql(&bounds, stretch.direction),
             (
                 self.number,
                 index as u8,
                 &*bounds.from,
-                bounds.to(),
+                bounds.to.as_deref(),
                 limit(stretch.limit),
             ),
             |row| {
@@ -246,14 +254,13 @@ impl Reads for SqliteReads<'_> {
                     key: Key::from_bytes(blob(row, 1)?),
                 })
             },
+            || (Corrupt::Database, format!("{index:?}")),
         )
     }
 
     async fn rows(&mut self, log: LogId, class: RowClass, from: i64, to: i64) -> Result<Vec<Row>> {
         self.many(
-            "SELECT number, at, body, digest, origin, chain, mark FROM log_rows
-             WHERE tenant = ?1 AND log = ?2 AND class = ?3 AND number BETWEEN ?4 AND ?5
-             ORDER BY number",
+            ROWS,
             (self.number, log.0.as_bytes(), class as u8, from, to),
             |row| {
                 Ok(Row {
@@ -266,15 +273,20 @@ impl Reads for SqliteReads<'_> {
                     mark: digest(row, 6)?,
                 })
             },
+            || (Corrupt::Log, log.0.to_string()),
         )
     }
 
     async fn marks(&mut self, log: LogId, from: i64, to: i64) -> Result<Vec<Mark>> {
         self.many(
-            "SELECT number, mark, chain FROM log_rows
-             WHERE tenant = ?1 AND log = ?2 AND class = 1 AND number BETWEEN ?3 AND ?4
-             ORDER BY number",
-            (self.number, log.0.as_bytes(), from, to),
+            MARKS,
+            (
+                self.number,
+                log.0.as_bytes(),
+                RowClass::Item as u8,
+                from,
+                to,
+            ),
             |row| {
                 Ok(Mark {
                     number: row.get(0)?,
@@ -282,6 +294,7 @@ impl Reads for SqliteReads<'_> {
                     chain: digest(row, 2)?,
                 })
             },
+            || (Corrupt::Log, log.0.to_string()),
         )
     }
 
@@ -292,17 +305,13 @@ impl Reads for SqliteReads<'_> {
         until: Revision,
         most: usize,
     ) -> Result<Vec<FeedEntry>> {
-        let numbers: Vec<String> = kinds.iter().map(|kind| (*kind as u8).to_string()).collect();
-        let sql = format!(
-            "SELECT revision, at, body, digest, kind, key, chain FROM versions
-             WHERE tenant = ?1 AND revision > ?2 AND revision <= ?3 AND kind IN ({})
-             ORDER BY revision, id LIMIT ?4",
-            numbers.join(", ")
-        );
+        let sql = feed_sql(kinds);
+        let place = || (Corrupt::Database, "feed".into());
         let mut found = self.many(
             &sql,
             (self.number, after.get(), until.get(), limit(most)),
             feed_entry,
+            place,
         )?;
         // Never part of a commit: read the last one whole.
         if found.len() == most
@@ -313,6 +322,7 @@ impl Reads for SqliteReads<'_> {
                 &sql,
                 (self.number, last.get() - 1, last.get(), i64::MAX),
                 feed_entry,
+                place,
             )?);
         }
         Ok(found)
@@ -320,23 +330,167 @@ impl Reads for SqliteReads<'_> {
 
     async fn chain(&mut self, revision: Revision) -> Result<Option<Digest>> {
         self.one(
-            "SELECT chain FROM versions WHERE tenant = ?1 AND revision = ?2 ORDER BY id DESC LIMIT 1",
+            CHAIN,
             (self.number, revision.get()),
             |row| digest(row, 0),
+            || (Corrupt::Database, format!("feed at {revision}")),
         )
     }
 
     async fn request(&mut self, key: &Key) -> Result<Option<RequestRecord>> {
         self.one(
-            "SELECT revision, at, body FROM requests WHERE tenant = ?1 AND key = ?2",
+            REQUEST,
             (self.number, key.as_bytes()),
             |row| {
                 Ok(RequestRecord {
                     revision: Revision::new(row.get(0)?),
                     at: Timestamp::from_micros(row.get(1)?),
                     body: blob(row, 2)?,
+                    digest: digest(row, 3)?,
                 })
             },
+            || (Corrupt::Request, readable(key)),
         )
+    }
+}
+
+fn readable(key: &Key) -> String {
+    key.as_bytes().escape_ascii().to_string()
+}
+
+const REVISION: &str =
+    "SELECT revision FROM versions WHERE tenant = ?1 ORDER BY revision DESC LIMIT 1";
+
+const RECORD: &str = "SELECT revision, at, body, digest FROM versions
+     WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND revision <= ?4
+     ORDER BY revision DESC LIMIT 1";
+
+const ROWS: &str = "SELECT number, at, body, digest, origin, chain, mark FROM log_rows
+     WHERE tenant = ?1 AND log = ?2 AND class = ?3 AND number BETWEEN ?4 AND ?5
+     ORDER BY number";
+
+const MARKS: &str = "SELECT number, mark, chain FROM log_rows
+     WHERE tenant = ?1 AND log = ?2 AND class = ?3 AND number BETWEEN ?4 AND ?5
+     ORDER BY number";
+
+const CHAIN: &str =
+    "SELECT chain FROM versions WHERE tenant = ?1 AND revision = ?2 ORDER BY id DESC LIMIT 1";
+
+const REQUEST: &str =
+    "SELECT revision, at, body, digest FROM requests WHERE tenant = ?1 AND key = ?2";
+
+fn records_sql(bounds: &Bounds, direction: Direction) -> String {
+    // The bodies of the versions that are not wanted are not touched.
+    format!(
+        "SELECT revision, at, body, digest, key FROM versions v
+         WHERE tenant = ?1 AND kind = ?2 AND key >= ?3 {} AND revision = (
+             SELECT max(w.revision) FROM versions w
+             WHERE w.tenant = ?1 AND w.kind = ?2 AND w.key = v.key AND w.revision <= ?5
+         )
+         ORDER BY key {} LIMIT ?6",
+        bounds.upper("key", "?4"),
+        order(direction)
+    )
+}
+
+fn index_sql(bounds: &Bounds, direction: Direction) -> String {
+    let order = order(direction);
+    format!(
+        "SELECT place, key FROM places
+         WHERE tenant = ?1 AND ordering = ?2 AND place >= ?3 {}
+         ORDER BY place {order}, key {order} LIMIT ?5",
+        bounds.upper("place", "?4")
+    )
+}
+
+fn feed_sql(kinds: &[Kind]) -> String {
+    let numbers: Vec<String> = kinds.iter().map(|kind| (*kind as u8).to_string()).collect();
+    // Without the hint SQLite may collect all records of the kinds and sort them.
+    format!(
+        "SELECT revision, at, body, digest, kind, key, chain
+         FROM versions INDEXED BY versions_by_revision
+         WHERE tenant = ?1 AND revision > ?2 AND revision <= ?3 AND kind IN ({})
+         ORDER BY revision, id LIMIT ?4",
+        numbers.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stretch(prefix: &[u8], after: Option<&[u8]>, direction: Direction) -> Stretch {
+        Stretch {
+            prefix: Bytes::copy_from_slice(prefix),
+            after: after.map(Bytes::copy_from_slice),
+            direction,
+            limit: 10,
+        }
+    }
+
+    #[test]
+    fn a_prefix_ends_before_the_next_byte() {
+        assert_eq!(prefix_end(b"ab").as_deref(), Some(b"ac".as_slice()));
+        assert_eq!(prefix_end(b"a\xff\xff").as_deref(), Some(b"b".as_slice()));
+        assert_eq!(prefix_end(b"\xff"), None);
+        assert_eq!(prefix_end(b""), None);
+    }
+
+    #[test]
+    fn what_comes_after_is_within_the_prefix() {
+        let forward = bounds(&stretch(b"b", Some(b"a"), Direction::Forward));
+        assert_eq!(
+            (&*forward.from, forward.to.as_deref()),
+            (&b"b"[..], Some(&b"c"[..]))
+        );
+        let backward = bounds(&stretch(b"b", Some(b"x"), Direction::Backward));
+        assert_eq!(
+            (&*backward.from, backward.to.as_deref()),
+            (&b"b"[..], Some(&b"c"[..]))
+        );
+        let backward = bounds(&stretch(b"\xff", Some(b"\xff\x01"), Direction::Backward));
+        assert_eq!(backward.to.as_deref(), Some(&b"\xff\x01"[..]));
+    }
+
+    /// No statement sorts, or goes through more than it has to, whatever the
+    /// planner thinks of the tables.
+    #[test]
+    fn every_statement_follows_an_index() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(include_str!("migrations/0001_initial.sql"))
+            .unwrap();
+        let mut statements = vec![
+            REVISION.to_owned(),
+            RECORD.to_owned(),
+            ROWS.to_owned(),
+            MARKS.to_owned(),
+            CHAIN.to_owned(),
+            REQUEST.to_owned(),
+            feed_sql(&Kind::ALL),
+            feed_sql(&[Kind::Interrupt]),
+        ];
+        for direction in [Direction::Forward, Direction::Backward] {
+            for prefix in [b"a".as_slice(), b""] {
+                let bounds = bounds(&stretch(prefix, None, direction));
+                statements.push(records_sql(&bounds, direction));
+                statements.push(index_sql(&bounds, direction));
+            }
+        }
+        for sql in statements {
+            let mut explain = connection
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .unwrap();
+            let plan: Vec<String> = explain
+                .raw_query()
+                .mapped(|row| row.get(3))
+                .collect::<rusqlite::Result<_>>()
+                .unwrap();
+            let plan = plan.join("; ");
+            assert!(
+                plan.contains("SEARCH") && !plan.contains("SCAN") && !plan.contains("TEMP"),
+                "{plan}:\n{sql}"
+            );
+        }
     }
 }

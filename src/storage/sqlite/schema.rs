@@ -8,6 +8,27 @@ use crate::storage::{Error, Identity, Result};
 /// Every migration, in order. The schema version is how many were applied.
 const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_initial.sql")];
 
+/// Tells our files from those of other programs: "Adjo".
+const APPLICATION_ID: i32 = 0x4164_6a6f;
+
+/// Refuses a file that another program made, before anything is written to it.
+pub(super) fn check_owner(connection: &Connection) -> Result<()> {
+    let (id, tables): (i32, i64) = connection
+        .query_row(
+            "SELECT application_id, (SELECT count(*) FROM sqlite_schema)
+             FROM pragma_application_id",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .map_err(sort)?;
+    if id == APPLICATION_ID || (id == 0 && tables == 0) {
+        return Ok(());
+    }
+    Err(Error::Internal(
+        "the file is a database of another program; use another file".into(),
+    ))
+}
+
 /// Brings the schema up to date and reads who the store is.
 pub(super) fn prepare(connection: &mut Connection) -> Result<Identity> {
     let version: u32 = connection
@@ -29,6 +50,7 @@ pub(super) fn prepare(connection: &mut Connection) -> Result<Identity> {
         transaction.execute_batch(migration).map_err(sort)?;
         transaction
             .pragma_update(None, "user_version", number)
+            .and_then(|()| transaction.pragma_update(None, "application_id", APPLICATION_ID))
             .map_err(sort)?;
         transaction.commit().map_err(sort)?;
     }

@@ -6,13 +6,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::errors::{is_outcome_unknown, sort};
+use super::checkpoint::Checkpoints;
+use super::errors::{is_outcome_unknown, sort, sort_ref};
 use super::reads::SqliteReads;
-use super::{Shared, tenant_state};
+use super::{Shared, run, store_error, tenant_state};
 use crate::domain::id::Tenant;
 use crate::domain::log::Digest;
 use crate::domain::revision::Revision;
@@ -25,9 +27,8 @@ use crate::storage::{
 /// The most operations in one transaction.
 const GROUP: usize = 64;
 
-/// Past so many bytes of log the writer itself moves it into the database, since a
-/// log that readers keep busy grows without end.
-const WAL_BYTES: u64 = 16 << 20;
+/// The most tenants whose ends are remembered.
+const ENDS: usize = 4096;
 
 /// An operation that waits, and who wants to know.
 pub(super) struct Job {
@@ -49,27 +50,30 @@ struct End {
 pub(super) struct Writer {
     connection: Connection,
     shared: Arc<Shared>,
+    checkpoints: Checkpoints,
     /// Ends of the tenants that were written to lately, as of the last commit.
     ends: HashMap<Tenant, End>,
-    wal: std::path::PathBuf,
-    /// Set after a failed sync: what the disk holds is unknown until a restart.
-    broken: bool,
 }
 
 /// What came of a member of a group.
 type Outcome = Result<Committed<Boxed>, Abort>;
 
+/// The transaction is gone, and with it all that the members before had done.
+#[derive(Debug)]
+struct Undone(Abort);
+
 impl Writer {
-    pub(super) fn new(connection: Connection, shared: Arc<Shared>) -> Result<Self> {
-        let mut wal = shared.path.as_os_str().to_owned();
-        wal.push("-wal");
-        Ok(Self {
+    pub(super) fn new(
+        connection: Connection,
+        shared: Arc<Shared>,
+        checkpoints: Checkpoints,
+    ) -> Self {
+        Self {
             connection,
             shared,
+            checkpoints,
             ends: HashMap::new(),
-            wal: wal.into(),
-            broken: false,
-        })
+        }
     }
 
     /// Runs jobs until nobody can send any more.
@@ -78,31 +82,27 @@ impl Writer {
         while queue.blocking_recv_many(&mut group, GROUP) > 0 {
             // Whoever has stopped waiting before the start wants nothing stored.
             group.retain(|job| !job.reply.is_closed());
-            self.commit(std::mem::take(&mut group));
-            self.shrink_wal();
+            if group.is_empty() {
+                continue;
+            }
+            self.commit(&mut group);
+            if !self.shared.is_broken() {
+                self.checkpoints.after_group(&self.connection);
+            }
         }
-        // The next start then reads no log.
-        if let Err(error) = self
-            .connection
-            .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
-        {
-            tracing::warn!(%error, "the write-ahead log was not moved into the database");
-        }
+        self.checkpoints.finish(&self.connection);
     }
 
     /// Runs a group and answers its members.
-    fn commit(&mut self, group: Vec<Job>) {
-        if group.is_empty() {
-            return;
-        }
-        let mut outcomes = self.attempt(&group);
-        if outcomes.is_none() && group.len() > 1 {
+    fn commit(&mut self, group: &mut Vec<Job>) {
+        let outcomes = match self.attempt(group) {
+            Ok(outcomes) => outcomes,
             // Something undid the whole transaction. One by one, only the guilty
             // fails.
-            outcomes = Some(group.iter().map(|job| self.alone(job)).collect());
-        }
-        let outcomes = outcomes.unwrap_or_default().into_iter();
-        for (job, outcome) in group.into_iter().zip(outcomes) {
+            Err(_) if group.len() > 1 => group.iter().map(|job| self.alone(job)).collect(),
+            Err(Undone(abort)) => vec![Err(abort)],
+        };
+        for (job, outcome) in group.drain(..).zip(outcomes) {
             if let Ok(committed) = &outcome {
                 self.shared.wake.committed(&job.tenant, committed.revision);
             }
@@ -113,64 +113,82 @@ impl Writer {
 
     /// Runs one job in a transaction of its own.
     fn alone(&mut self, job: &Job) -> Outcome {
-        self.attempt(std::slice::from_ref(job))
-            .and_then(|mut outcomes| outcomes.pop())
-            .unwrap_or_else(|| Err(Error::Unavailable("the transaction was undone".into()).into()))
+        match self.attempt(std::slice::from_ref(job)) {
+            Ok(mut outcomes) => outcomes.pop().unwrap_or_else(|| Err(undone())),
+            Err(Undone(abort)) => Err(abort),
+        }
     }
 
-    /// Runs jobs in one transaction. `None` when it was undone as a whole and the
-    /// members should be tried alone.
-    fn attempt(&mut self, group: &[Job]) -> Option<Vec<Outcome>> {
-        if self.broken {
-            let refuse =
-                || Err(Error::Unavailable("a sync has failed; restart the server".into()).into());
-            return Some(group.iter().map(|_| refuse()).collect());
+    /// Runs jobs in one transaction.
+    fn attempt(&mut self, group: &[Job]) -> Result<Vec<Outcome>, Undone> {
+        if self.shared.is_broken() {
+            return Ok(same_for_all(group, super::broken));
         }
-        if let Err(error) = self.connection.execute_batch("BEGIN IMMEDIATE") {
-            return Some(same_for_all(group, || sort_ref(&error)));
+        if let Err(error) = run(&self.connection, "BEGIN IMMEDIATE") {
+            return Ok(same_for_all(group, || sort_ref(&error)));
         }
         let mut ends = HashMap::new();
         let mut outcomes = Vec::with_capacity(group.len());
         for job in group {
-            outcomes.push(self.member(job, &mut ends));
+            let outcome = self.member(job, &mut ends);
             // A full disk undoes the whole transaction, not just the statement.
-            if self.connection.is_autocommit() {
-                return if group.len() > 1 {
-                    None
-                } else {
-                    Some(outcomes)
-                };
+            let gone = self.connection.is_autocommit();
+            match outcome {
+                Ok(outcome) if !gone => outcomes.push(outcome),
+                Ok(Err(abort)) | Err(Undone(abort)) => {
+                    self.undo();
+                    return Err(Undone(abort));
+                }
+                Ok(Ok(_)) => return Err(Undone(undone())),
             }
         }
-        match self.connection.execute_batch("COMMIT") {
+        if ends.is_empty() {
+            // Nothing to keep: all were refused, or changed nothing.
+            self.undo();
+            return Ok(outcomes);
+        }
+        match run(&self.connection, "COMMIT") {
             Ok(()) => {
+                if self.ends.len() > ENDS {
+                    self.ends.clear();
+                }
                 self.ends.extend(ends);
-                Some(outcomes)
+                Ok(outcomes)
             }
             Err(error) => {
-                let undone = self.connection.is_autocommit()
-                    || self.connection.execute_batch("ROLLBACK").is_ok();
+                self.undo();
                 if is_outcome_unknown(&error) {
-                    self.broken = true;
+                    self.shared.broken.store(true, Ordering::Relaxed);
                     tracing::error!(%error, "a commit did not reach the disk; no further write is taken");
-                    return Some(same_for_all(group, || {
+                    return Ok(same_for_all(group, || {
                         Error::OutcomeUnknown(error.to_string())
                     }));
                 }
-                if undone && group.len() > 1 {
-                    None
-                } else {
-                    Some(same_for_all(group, || sort_ref(&error)))
-                }
+                Err(Undone(sort(error).into()))
             }
         }
     }
 
+    /// Undoes the transaction, if it still stands.
+    fn undo(&self) {
+        if self.connection.is_autocommit() {
+            return;
+        }
+        if let Err(error) = run(&self.connection, "ROLLBACK") {
+            // The next COMMIT would keep what was refused.
+            self.shared.broken.store(true, Ordering::Relaxed);
+            tracing::error!(%error, "a transaction cannot be undone; no further write is taken");
+        }
+    }
+
     /// Runs one member of a group, behind a savepoint.
-    fn member(&mut self, job: &Job, ends: &mut HashMap<Tenant, End>) -> Outcome {
-        let mut end = match ends.get(&job.tenant).or_else(|| self.ends.get(&job.tenant)) {
+    fn member(&mut self, job: &Job, ends: &mut HashMap<Tenant, End>) -> Result<Outcome, Undone> {
+        let end = match ends.get(&job.tenant).or_else(|| self.ends.get(&job.tenant)) {
             Some(end) => *end,
-            None => self.find_end(&job.tenant)?,
+            None => match self.find_end(&job.tenant) {
+                Ok(end) => end,
+                Err(error) => return Ok(Err(error.into())),
+            },
         };
         let now = self.shared.clock.now().max(end.at);
         let mut reads = SqliteReads {
@@ -179,22 +197,23 @@ impl Writer {
             number: end.number,
             now,
         };
-        let (changes, output) = to_end(job.operation.run(&mut reads))?;
+        let (changes, output) = match to_end(job.operation.run(&mut reads)) {
+            Ok(done) => done,
+            Err(abort) => return Ok(Err(abort)),
+        };
+        if self.connection.is_autocommit() {
+            // The operation made nothing of it that a read failed and undid all.
+            return Err(Undone(undone()));
+        }
         if changes.is_empty() {
-            return Ok(Committed {
+            return Ok(Ok(Committed {
                 revision: end.revision,
                 at: now,
                 output,
-            });
+            }));
         }
-        self.connection
-            .execute_batch("SAVEPOINT member")
-            .map_err(sort)?;
-        match apply(&self.connection, &changes, &job.tenant, &mut end, now) {
-            Ok(()) => {
-                self.connection
-                    .execute_batch("RELEASE member")
-                    .map_err(sort)?;
+        Ok(match self.store(&changes, &job.tenant, end, now)? {
+            Ok(end) => {
                 ends.insert(job.tenant.clone(), end);
                 Ok(Committed {
                     revision: end.revision,
@@ -202,15 +221,30 @@ impl Writer {
                     output,
                 })
             }
-            Err(error) => {
-                if !self.connection.is_autocommit() {
-                    self.connection
-                        .execute_batch("ROLLBACK TO member; RELEASE member")
-                        .map_err(sort)?;
-                }
-                Err(error.into())
+            Err(error) => Err(error.into()),
+        })
+    }
+
+    /// Stores what an operation returned, or nothing of it. The tenant's end is
+    /// the new one only if this says so.
+    fn store(
+        &self,
+        changes: &Changes,
+        tenant: &Tenant,
+        end: End,
+        now: Timestamp,
+    ) -> Result<Result<End>, Undone> {
+        let gone = |error: rusqlite::Error| Undone(sort(error).into());
+        run(&self.connection, "SAVEPOINT member").map_err(gone)?;
+        let stored = apply(&self.connection, changes, tenant, end, now);
+        if stored.is_err() {
+            if self.connection.is_autocommit() {
+                return Ok(stored);
             }
+            run(&self.connection, "ROLLBACK TO member").map_err(gone)?;
         }
+        run(&self.connection, "RELEASE member").map_err(gone)?;
+        Ok(stored)
     }
 
     fn find_end(&mut self, tenant: &Tenant) -> Result<End> {
@@ -225,31 +259,13 @@ impl Writer {
             let revision = reads.revision().await?;
             Ok((revision, reads.chain(revision).await?))
         })
-        .map_err(|abort| match abort {
-            Abort::Store(error) => error,
-            Abort::Refused(refusal) => Error::Internal(refusal.to_string()),
-        })?;
+        .map_err(store_error)?;
         Ok(End {
             number,
             revision,
             chain: chain.unwrap_or_default(),
             at,
         })
-    }
-
-    /// Moves the log into the database, at the cost of a pause for writers only
-    /// when readers have kept it from being moved.
-    fn shrink_wal(&mut self) {
-        let bytes = std::fs::metadata(&self.wal).map_or(0, |metadata| metadata.len());
-        if bytes < WAL_BYTES {
-            return;
-        }
-        if let Err(error) = self
-            .connection
-            .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
-        {
-            tracing::warn!(%error, bytes, "the write-ahead log was not moved into the database");
-        }
     }
 }
 
@@ -258,25 +274,20 @@ fn same_for_all(group: &[Job], error: impl Fn() -> Error) -> Vec<Outcome> {
     group.iter().map(|_| Err(error().into())).collect()
 }
 
-/// [`sort`] for an error that several members share.
-fn sort_ref(error: &rusqlite::Error) -> Error {
-    match error.sqlite_error() {
-        Some(code) => sort(rusqlite::Error::SqliteFailure(
-            *code,
-            Some(error.to_string()),
-        )),
-        None => Error::Internal(error.to_string()),
-    }
+/// What a member hears whose work was undone without a word of why.
+fn undone() -> Abort {
+    Error::Unavailable("the transaction was undone".into()).into()
 }
 
-/// Stores what an operation returned.
+/// Stores what an operation returned, and says where the tenant's history ends
+/// with it.
 fn apply(
     connection: &Connection,
     changes: &Changes,
     tenant: &Tenant,
-    end: &mut End,
+    mut end: End,
     now: Timestamp,
-) -> Result<()> {
+) -> Result<End> {
     if changes.puts.is_empty() {
         return Err(Error::Internal("a commit has to change a record".into()));
     }
@@ -326,7 +337,8 @@ fn apply(
         }
         for entry in &put.index {
             execute(
-                "INSERT INTO places (tenant, ordering, place, key) VALUES (?1, ?2, ?3, ?4)",
+                "INSERT INTO places (tenant, ordering, place, key) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT DO NOTHING",
                 &[&number, &(entry.index as u8), &&*entry.place, &key],
             )?;
         }
@@ -347,15 +359,17 @@ fn apply(
     }
     if let Some(request) = &changes.request {
         execute(
-            "INSERT OR REPLACE INTO requests (tenant, key, revision, at, body) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT OR REPLACE INTO requests (tenant, key, revision, at, body, digest)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
             &[
                 &number,
                 &request.key.as_bytes(),
                 &revision,
                 &at,
                 &&*request.body,
+                &request.digest.0,
             ],
         )?;
     }
-    Ok(())
+    Ok(end)
 }

@@ -75,6 +75,7 @@ CREATE TABLE requests (
     key      BLOB NOT NULL,
     revision INTEGER NOT NULL,
     at       INTEGER NOT NULL, -- microseconds since the epoch
-    body     BLOB NOT NULL
+    body     BLOB NOT NULL,    -- JSON
+    digest   BLOB NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX requests_by_key ON requests (tenant, key);
