@@ -40,6 +40,10 @@ pub struct Thread {
     /// The run that is under way or suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
+    /// The session's and the linked memory's etags after the last resume, which a
+    /// later resume of the same checkpoint does not take for changes of others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_etags: Option<(Stamp, Option<Stamp>)>,
     /// The right to advance the thread, until it is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
@@ -62,6 +66,8 @@ pub struct Lease {
     pub run: RunId,
     /// How long it holds after each renewal.
     pub ttl: Duration,
+    /// When it was granted.
+    pub acquired_at: Timestamp,
     /// When another may take it over, by the store's clock.
     pub expires_at: Timestamp,
     /// The checkpoint it was resumed from, which its first commit spends.
@@ -70,9 +76,88 @@ pub struct Lease {
     /// The interrupts whose decisions are bound to this token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consumed: Vec<InterruptId>,
+    /// After a resume with the last turn cut off: the calls of that turn, which the
+    /// model is expected to issue again under new ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reissued: Vec<Reissued>,
+}
+
+/// A call of a turn that was cut off, and the call that was issued in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reissued {
+    /// The call in the turn that was cut off.
+    pub original: CallIdentity,
+    /// The model's id of the call that took its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+impl Thread {
+    /// Grants the lease to `consumer`: a new one, or the one it has, renewed.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::ThreadLeased`] while another consumer's has not expired; nothing
+    /// has changed then.
+    pub fn grant(
+        &mut self,
+        consumer: &ConsumerId,
+        new_run: RunId,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Granted> {
+        let expires_at = now.after(ttl);
+        match &mut self.lease {
+            Some(lease) if lease.consumer == *consumer => {
+                lease.ttl = ttl;
+                lease.expires_at = expires_at;
+                return Ok(Granted::Renewed);
+            }
+            Some(lease) if !lease.is_expired(now) => return Err(lease.is_taken(&self.key, now)),
+            Some(_) | None => {}
+        }
+        let run = *self.run.get_or_insert(new_run);
+        let lost = self.lease.replace(Lease {
+            consumer: consumer.clone(),
+            token: Stamp::THIS_COMMIT,
+            run,
+            ttl,
+            acquired_at: now,
+            expires_at,
+            resumed: None,
+            consumed: Vec::new(),
+            reissued: Vec::new(),
+        });
+        Ok(Granted::New { lost })
+    }
+}
+
+/// What an acquisition did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// A new lease, with a new token.
+    New {
+        /// The one that was taken over.
+        lost: Option<Lease>,
+    },
+    /// The consumer had it already.
+    Renewed,
 }
 
 impl Lease {
+    /// The refusal of whoever else wants the lease of `thread` now.
+    #[must_use]
+    pub fn is_taken(&self, thread: &ThreadRef, now: Timestamp) -> Error {
+        Error::new(
+            Reason::ThreadLeased,
+            "another consumer advances this thread or another one of its session; wait until the lease ends",
+        )
+        .with("thread_id", &thread.thread)
+        .with("holder", &self.consumer)
+        .with("expire_time_us", self.expires_at.as_micros())
+        .retry_after(self.expires_at.since(now))
+    }
+
     /// Whether another consumer may take it over.
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
@@ -244,17 +329,36 @@ pub struct Call {
     /// Whether a lost lease lets it run again, by an admin's policy.
     #[serde(default)]
     pub retry_on_lost_consumer: bool,
-    /// The recorded result, JSON text.
+    /// The recorded result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result_json: Option<String>,
-    /// Whether the result is a failure of the tool.
-    #[serde(default)]
-    pub failed: bool,
+    pub result: Option<ToolResult>,
     /// When it was last started.
     pub started_at: Timestamp,
     /// When its result was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
+}
+
+/// What a tool answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolResult {
+    /// What it said.
+    pub content: ResultContent,
+    /// Whether it failed.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+/// The content of a tool's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResultContent {
+    /// Text.
+    Text(String),
+    /// Blocks.
+    Blocks(Vec<super::message::Block>),
+    /// JSON text.
+    Json(String),
 }
 
 /// What makes a tool call that call and no other.
@@ -271,4 +375,94 @@ pub struct CallIdentity {
     pub action_digest: String,
     /// Which repetition; from 0.
     pub ordinal: u32,
+}
+
+impl CallIdentity {
+    /// What the agent hands to the side effect as its idempotency key: the same for
+    /// the same call, whoever runs it and however often it is asked for.
+    ///
+    /// `tenant` is part of it, so that two tenants who share a payment account do
+    /// not share keys.
+    #[must_use]
+    pub fn execution_key(&self, tenant: &super::id::Tenant) -> String {
+        use sha2::{Digest as _, Sha256};
+
+        let mut hash = Sha256::new();
+        hash.update(b"adjourn execution key 1");
+        let ordinal = self.ordinal.to_be_bytes();
+        let parts: [&[u8]; 7] = [
+            tenant.as_str().as_bytes(),
+            self.thread.agent.as_str().as_bytes(),
+            self.thread.thread.as_str().as_bytes(),
+            self.run.as_uuid().as_bytes(),
+            self.tool_call_id.as_bytes(),
+            self.action_digest.as_bytes(),
+            &ordinal,
+        ];
+        for part in parts {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let digits =
+            hash.finalize()
+                .iter()
+                .take(16)
+                .fold(String::from("ek_"), |mut digits, byte| {
+                    use std::fmt::Write as _;
+                    // Writing to a string cannot fail.
+                    let _ = write!(digits, "{byte:02x}");
+                    digits
+                });
+        digits
+    }
+}
+
+/// What a tool's rule says of its calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolMode {
+    /// It runs.
+    #[default]
+    Free,
+    /// A person is asked.
+    Hold,
+    /// It never runs.
+    Forbid,
+}
+
+/// A rule of an admin about one tool of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolRule {
+    /// The tool.
+    pub tool: String,
+    /// What is done with its calls.
+    pub mode: ToolMode,
+    /// The answers that are allowed where it is held.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<super::interrupt::DecisionKind>,
+    /// How its interrupts must be answered.
+    #[serde(default)]
+    pub policy: super::interrupt::Policy,
+    /// Whether the agent's own callback may decide.
+    #[serde(default)]
+    pub agent_may_decide: bool,
+}
+
+/// The rules about an agent's tools. A tool without a rule is free.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolRules {
+    /// Whose.
+    pub agent: super::id::AgentId,
+    /// The last change; the revision that decisions by these rules carry.
+    pub etag: Stamp,
+    /// At most one for each tool.
+    pub rules: Vec<ToolRule>,
+}
+
+impl ToolRules {
+    /// The rule for a tool, if there is one.
+    #[must_use]
+    pub fn rule(&self, tool: &str) -> Option<&ToolRule> {
+        self.rules.iter().find(|rule| rule.tool == tool)
+    }
 }

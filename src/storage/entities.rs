@@ -12,7 +12,7 @@ use crate::domain::id::{AgentId, CheckpointId, InterruptId, MemoryRef, SessionRe
 use crate::domain::interrupt::{Interrupt, InterruptState};
 use crate::domain::revision::Revision;
 use crate::domain::session::{Memory, Session};
-use crate::domain::thread::{Call, CallIdentity, CallState, Checkpoint, Thread};
+use crate::domain::thread::{Call, CallIdentity, CallState, Checkpoint, Thread, ToolRules};
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::Entry;
 
@@ -216,6 +216,9 @@ impl Entity for Thread {
     fn resolve(&mut self, stored: Revision) {
         resolve_all([&mut self.generation, &mut self.etag], stored);
         resolve_all(self.lease.as_mut().map(|lease| &mut lease.token), stored);
+        if let Some((session, memory)) = &mut self.resume_etags {
+            resolve_all(std::iter::once(session).chain(memory), stored);
+        }
     }
 
     fn index(&self) -> Vec<IndexEntry> {
@@ -285,6 +288,28 @@ impl Entity for Call {
             }
             CallState::Finished | CallState::Retry => Vec::new(),
         }
+    }
+}
+
+/// The key of an agent's tool rules.
+#[must_use]
+pub fn tool_rules_key(agent: &AgentId) -> Key {
+    Key::of(&[agent.as_str().as_bytes()])
+}
+
+impl Entity for ToolRules {
+    const KIND: Kind = Kind::ToolRules;
+
+    fn key(&self) -> Key {
+        tool_rules_key(&self.agent)
+    }
+
+    fn resolve(&mut self, stored: Revision) {
+        resolve_all([&mut self.etag], stored);
+    }
+
+    fn index(&self) -> Vec<IndexEntry> {
+        Vec::new()
     }
 }
 

@@ -221,6 +221,8 @@ pub enum Index {
     GrantTool = 15,
     /// Checkpoints, by (thread, time).
     CheckpointTime = 16,
+    /// All tool calls that were let through, by (thread, execution key).
+    CallKey = 17,
 }
 
 /// The key of a record within its tenant and kind.
