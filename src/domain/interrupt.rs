@@ -706,6 +706,117 @@ impl Interrupt {
     }
 }
 
+impl Interrupt {
+    /// A pending question with nothing in it yet.
+    #[must_use]
+    pub fn new(id: InterruptId, agent: AgentId, kind: InterruptKind, requester: PrincipalName, now: Timestamp) -> Self {
+        Self {
+            id,
+            agent,
+            session: None,
+            thread: None,
+            run: None,
+            kind,
+            reason: String::new(),
+            state: InterruptState::Pending,
+            title: String::new(),
+            message: String::new(),
+            description_markdown: String::new(),
+            locale: String::new(),
+            action: None,
+            previous_action: None,
+            allowed: Vec::new(),
+            response_schema_json: None,
+            choices: Vec::new(),
+            url: String::new(),
+            risk: String::new(),
+            priority: 0,
+            labels: Vec::new(),
+            metadata_json: None,
+            requester,
+            on_behalf_of: String::new(),
+            assignees: Vec::new(),
+            policy: Policy::default(),
+            dedup_key: None,
+            correlation_id: None,
+            resume_as: None,
+            created_at: now,
+            updated_at: now,
+            expires_at: None,
+            etag: Stamp::THIS_COMMIT,
+            claim: None,
+            decisions: Vec::new(),
+            consumption: None,
+            doubt: None,
+            superseded_by: None,
+            traceparent: String::new(),
+        }
+    }
+}
+
+impl Action {
+    /// A call of a tool without arguments.
+    #[must_use]
+    pub fn of(tool: &str) -> Self {
+        Self {
+            tool: tool.to_owned(),
+            namespace: String::new(),
+            tool_call_id: String::new(),
+            ordinal: 0,
+            args_json: None,
+            args_schema_json: None,
+            digest: String::new(),
+            execution_key: String::new(),
+        }
+    }
+}
+
+impl Decision {
+    /// A person's answer. Whether it resolves is for [`Interrupt::decide`] to say.
+    #[must_use]
+    pub fn by(actor: (PrincipalName, String), answer: Answer, comment: &str, seen: Revision, now: Timestamp) -> Self {
+        let (actor, auth_method) = actor;
+        Self {
+            answer,
+            comment: comment.to_owned(),
+            actor,
+            auth_method,
+            source: DecisionSource::Human,
+            at: now,
+            seen,
+            resolves: false,
+            policy_revision: None,
+        }
+    }
+}
+
+impl Policy {
+    /// The stricter of this and `other` in each respect: what a request may do to
+    /// an admin's policy.
+    #[must_use]
+    pub fn tightened(&self, other: &Self) -> Self {
+        let mut comment_required = self.comment_required.clone();
+        comment_required.extend(&other.comment_required);
+        comment_required.sort_unstable();
+        comment_required.dedup();
+        Self {
+            required_approvals: self.required_approvals.max(other.required_approvals),
+            exclude_requester: self.exclude_requester || other.exclude_requester,
+            comment_required,
+            // Whatever lets a call pass without a person is the admin's alone; a
+            // request can only take it back.
+            on_expire: match other.on_expire {
+                OnExpire::Reject => OnExpire::Reject,
+                OnExpire::Expire | OnExpire::Approve | OnExpire::Default => self.on_expire,
+            },
+            default_json: self.default_json.clone(),
+            revision: self.revision,
+            tool_grants: self.tool_grants,
+            retry_on_lost_consumer: self.retry_on_lost_consumer,
+        }
+    }
+}
+
 /// What an answer did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decided {
