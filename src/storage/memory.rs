@@ -3,10 +3,10 @@
 //! For tests, and for comparing the other backends with. Nothing outlives it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use super::poll::to_end;
 use super::wake::Wake;
@@ -23,7 +23,9 @@ use crate::domain::time::{Clock, Timestamp};
 /// A store in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
-    tenants: Mutex<BTreeMap<Tenant, Data>>,
+    /// `None` once the store is closed. Whoever waits for it does not hold up a
+    /// thread, and is served in turn.
+    tenants: Mutex<Option<BTreeMap<Tenant, Data>>>,
     identity: Identity,
     clock: Arc<dyn Clock>,
     wake: Wake,
@@ -52,12 +54,16 @@ impl MemoryStore {
     /// [`Error::Internal`] when the machine has no random numbers.
     pub fn new(clock: Arc<dyn Clock>) -> Result<Self> {
         Ok(Self {
-            tenants: Mutex::default(),
+            tenants: Mutex::new(Some(BTreeMap::new())),
             identity: Identity::random()?,
             clock,
             wake: Wake::default(),
         })
     }
+}
+
+fn closed() -> Error {
+    Error::Unavailable("the store is closed".into())
 }
 
 impl Data {
@@ -181,7 +187,8 @@ impl Store for MemoryStore {
         operation: Arc<dyn ErasedOperation>,
     ) -> Result<Committed<Boxed>, Abort> {
         let committed = {
-            let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tenants = self.tenants.lock().await;
+            let tenants = tenants.as_mut().ok_or_else(closed)?;
             let data = tenants.entry(tenant.clone()).or_default();
             let now = self.clock.now().max(data.at);
             let mut reads = Snapshot { tenant, data, now };
@@ -200,7 +207,8 @@ impl Store for MemoryStore {
     }
 
     async fn inspect(&self, tenant: &Tenant, query: &dyn ErasedQuery) -> Result<Boxed, Abort> {
-        let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.lock().await;
+        let tenants = tenants.as_ref().ok_or_else(closed)?;
         let empty = Data::default();
         let data = tenants.get(tenant).unwrap_or(&empty);
         let now = self.clock.now().max(data.at);
@@ -212,7 +220,8 @@ impl Store for MemoryStore {
     }
 
     async fn tenants(&self) -> Result<Vec<Tenant>> {
-        let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.lock().await;
+        let tenants = tenants.as_ref().ok_or_else(closed)?;
         Ok(tenants
             .iter()
             .filter(|(_, data)| data.revision > Revision::ZERO)
@@ -221,10 +230,15 @@ impl Store for MemoryStore {
     }
 
     async fn ready(&self) -> Result<()> {
-        Ok(())
+        match *self.tenants.lock().await {
+            Some(_) => Ok(()),
+            None => Err(closed()),
+        }
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        self.tenants.lock().await.take();
+    }
 }
 
 /// One tenant's data, held still.

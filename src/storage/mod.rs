@@ -19,7 +19,7 @@
 //!
 //! # How to add a backend
 //!
-//! Implement [`Store`] and [`Reads`], and run `tests/conformance` with it.
+//! Implement [`Store`] and [`Reads`], and run the suite in [`conformance`] with it.
 //! The backend in [`memory`] is the model that the others are compared with.
 
 use std::any::Any;
@@ -37,6 +37,7 @@ use crate::domain::log::{Digest, LogId, Origin, RowClass};
 use crate::domain::revision::Revision;
 use crate::domain::time::Timestamp;
 
+pub mod conformance;
 pub mod entities;
 pub mod integrity;
 pub mod memory;
