@@ -709,7 +709,13 @@ impl Interrupt {
 impl Interrupt {
     /// A pending question with nothing in it yet.
     #[must_use]
-    pub fn new(id: InterruptId, agent: AgentId, kind: InterruptKind, requester: PrincipalName, now: Timestamp) -> Self {
+    pub fn new(
+        id: InterruptId,
+        agent: AgentId,
+        kind: InterruptKind,
+        requester: PrincipalName,
+        now: Timestamp,
+    ) -> Self {
         Self {
             id,
             agent,
@@ -774,7 +780,13 @@ impl Action {
 impl Decision {
     /// A person's answer. Whether it resolves is for [`Interrupt::decide`] to say.
     #[must_use]
-    pub fn by(actor: (PrincipalName, String), answer: Answer, comment: &str, seen: Revision, now: Timestamp) -> Self {
+    pub fn by(
+        actor: (PrincipalName, String),
+        answer: Answer,
+        comment: &str,
+        seen: Revision,
+        now: Timestamp,
+    ) -> Self {
         let (actor, auth_method) = actor;
         Self {
             answer,

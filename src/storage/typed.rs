@@ -190,7 +190,16 @@ pub struct StoredItem {
 pub struct ChangeSet {
     tenant: Tenant,
     changes: Changes,
-    places: HashMap<(super::Kind, Key), usize>,
+    places: HashMap<(super::Kind, Key), Place>,
+}
+
+/// Where a record to store stands among the changes, and what it succeeds.
+#[derive(Clone, Debug)]
+struct Place {
+    put: usize,
+    revision: Revision,
+    at: Timestamp,
+    was: Vec<IndexEntry>,
 }
 
 impl ChangeSet {
@@ -210,7 +219,7 @@ impl ChangeSet {
     ///
     /// [`Error::Internal`] when it cannot be spelled as JSON.
     pub fn insert<T: Entity>(&mut self, value: &T) -> Result<()> {
-        self.put(value, &[])
+        self.put(&Loaded::fresh(value.clone()))
     }
 
     /// Stores the successor of a record, or the first version of a fresh one.
@@ -219,10 +228,45 @@ impl ChangeSet {
     ///
     /// [`Error::Internal`] when it cannot be spelled as JSON.
     pub fn update<T: Entity>(&mut self, loaded: &Loaded<T>) -> Result<()> {
-        self.put(&loaded.value, &loaded.was)
+        self.put(loaded)
     }
 
-    fn put<T: Entity>(&mut self, value: &T, was: &[IndexEntry]) -> Result<()> {
+    /// The record as it will be: as it was collected, or else as it is stored.
+    ///
+    /// Steps of an operation that may meet the same record read it here, so that
+    /// none undoes what another did.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] when what is stored is not what was stored.
+    pub async fn load<T: Entity>(
+        &self,
+        reads: &mut dyn Reads,
+        key: &Key,
+    ) -> Result<Option<Loaded<T>>> {
+        let Some(place) = self.places.get(&(T::KIND, key.clone())) else {
+            return load(reads, key).await;
+        };
+        let Some(put) = self.changes.puts.get(place.put) else {
+            return load(reads, key).await;
+        };
+        let value = serde_json::from_slice(&put.body)
+            .map_err(|error| Error::Internal(error.to_string()))?;
+        Ok(Some(Loaded {
+            value,
+            revision: place.revision,
+            at: place.at,
+            was: place.was.clone(),
+        }))
+    }
+
+    fn put<T: Entity>(&mut self, loaded: &Loaded<T>) -> Result<()> {
+        let Loaded {
+            value,
+            revision,
+            at,
+            was,
+        } = loaded;
         let key = value.key();
         let body: Bytes = serde_json::to_vec(value)
             .map_err(|error| Error::Internal(error.to_string()))?
@@ -245,11 +289,17 @@ impl ChangeSet {
             key: key.clone(),
         };
         let earlier = self.places.get(&(T::KIND, key.clone()));
-        if let Some(earlier) = earlier.and_then(|place| self.changes.puts.get_mut(*place)) {
+        if let Some(earlier) = earlier.and_then(|place| self.changes.puts.get_mut(place.put)) {
             // The same record twice in one commit: the first one is never seen.
             *earlier = put;
         } else {
-            self.places.insert((T::KIND, key), self.changes.puts.len());
+            let place = Place {
+                put: self.changes.puts.len(),
+                revision: *revision,
+                at: *at,
+                was: was.clone(),
+            };
+            self.places.insert((T::KIND, key), place);
             self.changes.puts.push(put);
         }
         Ok(())
