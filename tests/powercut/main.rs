@@ -11,15 +11,17 @@
     reason = "a test that cannot run has failed"
 )]
 
-mod bare_sqlite;
 mod harness;
 mod loose_files;
 mod replay;
+mod sqlite_store;
+#[path = "../workload/mod.rs"]
+mod workload;
 
-use bare_sqlite::BareSqlite;
 use harness::{Subject, Survey};
 use loose_files::{LooseFiles, OddCalls};
 use replay::Disk;
+use sqlite_store::{FILE, StoreUnderLoad};
 
 /// The subjects by name; the name is how the child process is told what to do.
 fn subject(name: &str) -> Option<Box<dyn Subject>> {
@@ -30,13 +32,8 @@ fn subject(name: &str) -> Option<Box<dyn Subject>> {
         })
     };
     Some(match name {
-        "sqlite-full" => Box::new(BareSqlite {
-            synchronous: "FULL",
-        }),
-        "sqlite-normal" => Box::new(BareSqlite {
-            synchronous: "NORMAL",
-        }),
-        "sqlite-off" => Box::new(BareSqlite { synchronous: "OFF" }),
+        "sqlite" => Box::new(StoreUnderLoad { sync: true }),
+        "sqlite-no-sync" => Box::new(StoreUnderLoad { sync: false }),
         "files" => files(true, true),
         "files-no-file-sync" => files(false, true),
         "files-no-dir-sync" => files(true, false),
@@ -82,31 +79,32 @@ fn survey(name: &str, cuts: usize) -> Survey {
 }
 
 #[test]
-fn sqlite_survives_with_full_sync() {
-    survives(&survey("sqlite-full", 200));
+fn the_sqlite_store_survives() {
+    survives(&survey("sqlite", 200));
 }
 
 /// What is acknowledged after a recovery lasts as well, and so does what was before.
 #[test]
-fn sqlite_survives_a_second_cut() {
-    let name = "sqlite-full";
+fn the_sqlite_store_survives_a_second_cut() {
+    let name = "sqlite";
     let first = harness::record(name).unwrap();
-    let k = first.trace.records.len() * 2 / 3;
-    for seed in [1, 2] {
+    let records = first.trace.records.len();
+    for (seed, k) in [(1, records / 3), (2, records * 2 / 3)] {
         let left = Disk::after(&first.trace, k).crash(seed);
         let second = harness::record_after(name, &left, first.trace.acks_before(k)).unwrap();
         survives(&second.survey(&*subject(name).unwrap(), 40));
     }
 }
 
-/// Each sync that SQLite makes is needed, and the lack of any one kind would show.
+/// Each sync that the store makes is needed, and the lack of any one kind would show.
 #[test]
-fn sqlite_without_one_kind_of_sync_is_caught() {
-    let recording = harness::record("sqlite-full").unwrap();
-    let subject = subject("sqlite-full").unwrap();
+fn the_sqlite_store_without_one_kind_of_sync_is_caught() {
+    let recording = harness::record("sqlite").unwrap();
+    let subject = subject("sqlite").unwrap();
+    let log = format!("{FILE}-wal");
     for (what, missing) in [
-        (" without syncs of the log", "store.db-wal"),
-        (" without syncs of the database", "store.db"),
+        (" without syncs of the log", log.as_str()),
+        (" without syncs of the database", FILE),
         (" without syncs of the directory", ""),
     ] {
         let survey = recording.survey_without_syncs(what, |name| name == missing, &*subject, 60);
@@ -115,13 +113,8 @@ fn sqlite_without_one_kind_of_sync_is_caught() {
 }
 
 #[test]
-fn sqlite_without_sync_is_caught() {
-    is_caught(&survey("sqlite-off", 60));
-}
-
-#[test]
-fn sqlite_with_sync_at_checkpoints_only_is_caught() {
-    is_caught(&survey("sqlite-normal", 60));
+fn the_sqlite_store_without_sync_is_caught() {
+    is_caught(&survey("sqlite-no-sync", 60));
 }
 
 #[test]

@@ -14,14 +14,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use super::errors::sort;
-use super::{BUSY, PAGE_BYTES, connect, set_sync};
+use super::{BUSY, Options, PAGE_BYTES, connect, set_sync};
 use crate::storage::{Error, Result};
-
-/// After so many new pages of log a PASSIVE checkpoint is due.
-const PASSIVE_PAGES: u64 = (4 << 20) / PAGE_BYTES as u64;
-
-/// Past so many pages of log the writer moves the rest itself.
-const RESTART_PAGES: u64 = (16 << 20) / PAGE_BYTES as u64;
 
 /// How long the writer waits for readers and for a checkpoint that runs, before it
 /// goes on and lets the log grow.
@@ -32,6 +26,10 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) struct Checkpoints {
     wake: SyncSender<()>,
     thread: JoinHandle<()>,
+    /// After so many new pages of log a PASSIVE checkpoint is due.
+    passive_pages: u64,
+    /// Past so many pages of log the writer moves the rest itself.
+    restart_pages: u64,
     /// How long the log may grow before the next PASSIVE checkpoint, in pages.
     next_passive: u64,
     /// How long the log may grow before the writer moves it, in pages.
@@ -53,9 +51,11 @@ impl Checkpoints {
     /// # Errors
     ///
     /// [`Error::Unavailable`] when the file cannot be opened, or no thread started.
-    pub(super) fn start(path: &Path, sync: bool) -> Result<Self> {
+    pub(super) fn start(path: &Path, options: &Options) -> Result<Self> {
         let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        set_sync(&connection, sync)?;
+        set_sync(&connection, options.sync)?;
+        let restart_pages = (options.log_bytes / u64::from(PAGE_BYTES)).max(4);
+        let passive_pages = restart_pages / 4;
         // One call waiting is enough: it covers all that was written before.
         let (wake, calls) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
@@ -73,8 +73,10 @@ impl Checkpoints {
         Ok(Self {
             wake,
             thread,
-            next_passive: PASSIVE_PAGES,
-            next_restart: RESTART_PAGES,
+            passive_pages,
+            restart_pages,
+            next_passive: passive_pages,
+            next_restart: restart_pages,
         })
     }
 
@@ -88,17 +90,17 @@ impl Checkpoints {
                 return;
             }
         };
-        if pages < PASSIVE_PAGES {
+        if pages < self.passive_pages {
             // It has started anew.
-            self.next_passive = PASSIVE_PAGES;
-            self.next_restart = RESTART_PAGES;
+            self.next_passive = self.passive_pages;
+            self.next_restart = self.restart_pages;
         }
         if pages >= self.next_restart {
             self.restart(writer);
         } else if pages >= self.next_passive {
             // A full channel means that one is due already.
             let _ = self.wake.try_send(());
-            self.next_passive = pages + PASSIVE_PAGES;
+            self.next_passive = pages + self.passive_pages;
         }
     }
 
@@ -112,12 +114,12 @@ impl Checkpoints {
             Ok(log) if log.busy => {
                 tracing::debug!(log.pages, "readers hold the write-ahead log");
                 // Not after each group again: every try stops all writers.
-                self.next_restart = log.pages + PASSIVE_PAGES;
+                self.next_restart = log.pages + self.passive_pages;
             }
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "the write-ahead log was not moved into the database");
-                self.next_restart += PASSIVE_PAGES;
+                self.next_restart += self.passive_pages;
             }
         }
         if let Err(error) = restored {

@@ -56,6 +56,9 @@ pub struct Options {
     /// The most bytes that the database file may take; absent means as many as the
     /// disk has.
     pub max_bytes: Option<u64>,
+    /// Past so many bytes of write-ahead log the writer stops to move it into the
+    /// database. From a quarter of it on, it is moved beside the writer.
+    pub log_bytes: u64,
 }
 
 impl Default for Options {
@@ -64,6 +67,7 @@ impl Default for Options {
             clock: Arc::new(SystemClock),
             sync: true,
             max_bytes: None,
+            log_bytes: 16 << 20,
         }
     }
 }
@@ -122,7 +126,7 @@ impl SqliteStore {
             lock: Mutex::new(Some(lock)),
         });
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let checkpoints = Checkpoints::start(&shared.path, options.sync)?;
+        let checkpoints = Checkpoints::start(&shared.path, options)?;
         let writer = Writer::new(connection, Arc::clone(&shared), checkpoints);
         let writer = std::thread::Builder::new()
             .name("sqlite-writer".into())
