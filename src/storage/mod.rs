@@ -41,6 +41,7 @@ pub mod conformance;
 pub mod entities;
 pub mod integrity;
 pub mod memory;
+pub mod overlay;
 mod poll;
 pub mod sqlite;
 pub mod typed;

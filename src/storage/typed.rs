@@ -12,6 +12,7 @@ use super::{
     Append, Changes, Corrupt, Entity, Error, IndexEntry, Key, NewRequest, Put, Reads,
     RequestRecord, Result, Row, Version, integrity,
 };
+use crate::domain::diff::Sketch;
 use crate::domain::id::Tenant;
 use crate::domain::log::{
     Cell, Digest, Head, History, LogId, Origin, Range, RowClass, RowRef, Transcript,
@@ -113,17 +114,16 @@ pub fn decode<T: Entity>(tenant: &Tenant, key: &Key, version: &Version) -> Resul
 }
 
 /// An item of a history, encoded before an operation runs.
+///
+/// Serialized, it is its body: what tells one command from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedItem {
     body: Bytes,
-    mark: Digest,
+    sketch: Sketch,
 }
 
 impl EncodedItem {
     /// The item, encoded.
-    ///
-    /// The mark leaves out what a server fills in, so that an item that is sent
-    /// again is known by it: the id and the time, and whether it is pinned.
     ///
     /// # Errors
     ///
@@ -133,14 +133,23 @@ impl EncodedItem {
         let body = serde_json::to_vec(item).map_err(|error| Error::Internal(error.to_string()))?;
         Ok(Self {
             body: body.into(),
-            mark: mark(item)?,
+            sketch: sketch(item)?,
         })
     }
 
-    /// The item's mark.
+    /// What is known of the item without reading it.
     #[must_use]
-    pub const fn mark(&self) -> Digest {
-        self.mark
+    pub const fn sketch(&self) -> Sketch {
+        self.sketch
+    }
+
+    /// The item.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Internal`] when it cannot be read back, which is a bug.
+    pub fn item(&self) -> Result<Item> {
+        serde_json::from_slice(&self.body).map_err(|error| Error::Internal(error.to_string()))
     }
 
     /// How many bytes it takes.
@@ -156,22 +165,25 @@ impl EncodedItem {
     }
 }
 
-/// The digest by which an item is known when it is sent again.
-fn mark(item: &Item) -> Result<Digest> {
-    let mut bare = item.clone();
-    match &mut bare {
+impl serde::Serialize for EncodedItem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // The body is JSON, and so UTF-8.
+        serializer.serialize_str(&String::from_utf8_lossy(&self.body))
+    }
+}
+
+/// What an item is known by when it is sent again: all but its time and its pin.
+fn sketch(item: &Item) -> Result<Sketch> {
+    let mut rest = item.clone();
+    match &mut rest {
         Item::Message(message) => {
-            message.id = None;
             message.created_at = None;
             message.pinned = None;
         }
-        Item::NonStandard { id, created_at, .. } => {
-            *id = None;
-            *created_at = None;
-        }
+        Item::NonStandard { created_at, .. } => *created_at = None,
     }
-    let body = serde_json::to_vec(&bare).map_err(|error| Error::Internal(error.to_string()))?;
-    Ok(integrity::content_digest(&body))
+    let body = serde_json::to_vec(&rest).map_err(|error| Error::Internal(error.to_string()))?;
+    Ok(Sketch::new(item, integrity::content_digest(&body)))
 }
 
 /// An item that was read, with its place.
@@ -326,7 +338,7 @@ impl ChangeSet {
             body: item.body.clone(),
             digest,
             chain: head.chain,
-            mark: item.mark,
+            mark: item.sketch.to_digest(),
         });
         RowRef {
             log: head.log,
@@ -415,6 +427,12 @@ impl ChangeSet {
     pub fn record_request(&mut self, key: Key, body: Bytes) {
         let digest = integrity::request_digest(&self.tenant, &key, &body);
         self.changes.request = Some(NewRequest { key, body, digest });
+    }
+
+    /// The rows of logs to store so far.
+    #[must_use]
+    pub fn appends(&self) -> &[Append] {
+        &self.changes.appends
     }
 
     /// Whether nothing was collected.
