@@ -10,6 +10,7 @@ pub mod memory;
 pub mod seal;
 pub mod session;
 pub mod session_write;
+pub mod stored;
 pub mod sweep;
 pub mod timeline;
 pub mod watch;
