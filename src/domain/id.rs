@@ -222,6 +222,15 @@ fn parse_uuid(id: &str) -> Result<Uuid, InvalidId> {
     Uuid::try_parse(id).map_err(|_| INVALID)
 }
 
+impl ThreadId {
+    /// The session that a thread belongs to if nobody says otherwise: the one with
+    /// the same id.
+    #[must_use]
+    pub fn as_session(&self) -> SessionId {
+        SessionId(Arc::clone(&self.0))
+    }
+}
+
 /// The key of a session in its tenant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionRef {

@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Reason, Result};
-use super::id::{AgentId, ConsumerId, InterruptId, PrincipalName, RunId, SessionRef, ThreadRef};
+use super::id::{
+    AgentId, CheckpointId, ConsumerId, InterruptId, PrincipalName, RunId, SessionRef, ThreadRef,
+};
+use super::json;
 use super::revision::{Revision, Stamp};
 use super::time::Timestamp;
 
@@ -25,6 +28,15 @@ pub struct Interrupt {
     /// The run that asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
+    /// The checkpoint of the suspension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointId>,
+    /// Interrupts that belong together share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_id: Option<String>,
+    /// The path of the sub-agent that asks, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agent_path: Vec<String>,
     /// What is asked for.
     pub kind: InterruptKind,
     /// Why, in a framework's own word, such as `langgraph:review`.
@@ -116,9 +128,16 @@ pub struct Interrupt {
     /// The call a reviewer is asked about because nobody knows whether it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<super::thread::CallIdentity>,
+    /// The interrupt whose place this one took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<InterruptId>,
     /// The interrupt that took this one's place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<InterruptId>,
+    /// When what it was for was cancelled or deleted, if it was answered by then:
+    /// nobody acts on the answer any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped_at: Option<Timestamp>,
     /// W3C trace context of the call that made it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub traceparent: String,
@@ -173,6 +192,9 @@ pub struct Action {
     /// Where the tool lives, such as the name of an MCP server.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
+    /// Where the tool comes from, such as `local` or `mcp`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
     /// The model's id of the call.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tool_call_id: String,
@@ -187,9 +209,47 @@ pub struct Action {
     pub args_schema_json: Option<String>,
     /// Digest of tool and arguments, hexadecimal; see `domain::json::action_digest`.
     pub digest: String,
+    /// What to show of the effect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub previews: Vec<Preview>,
     /// What the agent hands to the side effect as its idempotency key.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub execution_key: String,
+}
+
+impl Action {
+    /// A call of `tool` without arguments.
+    #[must_use]
+    pub fn of(tool: &str) -> Self {
+        Self {
+            tool: tool.to_owned(),
+            namespace: String::new(),
+            source: String::new(),
+            tool_call_id: String::new(),
+            ordinal: 0,
+            args_json: None,
+            args_schema_json: None,
+            digest: json::action_digest_hex(tool, None),
+            previews: Vec::new(),
+            execution_key: String::new(),
+        }
+    }
+}
+
+/// A view of what an action would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preview {
+    /// A title.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub title: String,
+    /// The media type of the text; empty means plain text.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub media_type: String,
+    /// The text.
+    pub text: String,
+    /// Whether the text is cut.
+    #[serde(default)]
+    pub truncated: bool,
 }
 
 /// One of several answers.
@@ -203,6 +263,12 @@ pub struct Choice {
     /// More.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
+    /// Text that a dashboard may fill in.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prompt_fill: String,
+    /// A hint for dashboards, such as `danger`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub style: String,
 }
 
 /// How an interrupt must be answered. A request can only tighten what an admin's
@@ -371,8 +437,9 @@ impl Answer {
 pub struct GrantTerms {
     /// Where it holds.
     pub scope: GrantScope,
-    /// How many calls it lets through; at least 1.
-    pub max_uses: u32,
+    /// How many calls it lets through, at least 1; absent means any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_uses: Option<u32>,
 }
 
 /// Where a grant holds.
@@ -411,9 +478,45 @@ pub struct Decision {
     /// Whether it decided the interrupt; else it is a vote, a postponement, or was
     /// voided by an edit.
     pub resolves: bool,
-    /// The revision of the policy that answered, if no person did.
+    /// The digest of the action that was decided on, after an edit.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub action_digest: String,
+    /// The rule or the grant that answered, if no person did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rule_id: String,
+    /// The revision of the policy it was made under.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_revision: Option<Revision>,
+    /// The commit that recorded it.
+    pub revision: Stamp,
+}
+
+impl Decision {
+    /// What the person `actor`, of whom we also know how they were verified,
+    /// answers to what they saw at `seen`.
+    #[must_use]
+    pub fn by(
+        (actor, auth_method): (PrincipalName, String),
+        answer: Answer,
+        comment: &str,
+        seen: Revision,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            answer,
+            comment: comment.to_owned(),
+            actor,
+            auth_method,
+            source: DecisionSource::Human,
+            at,
+            seen,
+            resolves: false,
+            action_digest: String::new(),
+            rule_id: String::new(),
+            policy_revision: None,
+            revision: Stamp::THIS_COMMIT,
+        }
+    }
 }
 
 /// Where an answer comes from.
@@ -453,6 +556,71 @@ pub struct Consumption {
 }
 
 impl Interrupt {
+    /// A question of `kind` without a text.
+    #[must_use]
+    pub fn new(
+        id: InterruptId,
+        agent: AgentId,
+        kind: InterruptKind,
+        requester: PrincipalName,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            id,
+            agent,
+            session: None,
+            thread: None,
+            run: None,
+            checkpoint: None,
+            group_id: None,
+            agent_path: Vec::new(),
+            kind,
+            reason: String::new(),
+            state: InterruptState::Pending,
+            title: String::new(),
+            message: String::new(),
+            description_markdown: String::new(),
+            locale: String::new(),
+            action: None,
+            previous_action: None,
+            allowed: Vec::new(),
+            response_schema_json: None,
+            choices: Vec::new(),
+            url: String::new(),
+            risk: String::new(),
+            priority: 0,
+            labels: Vec::new(),
+            metadata_json: None,
+            requester,
+            on_behalf_of: String::new(),
+            assignees: Vec::new(),
+            policy: Policy::default(),
+            dedup_key: None,
+            correlation_id: None,
+            resume_as: None,
+            created_at: now,
+            updated_at: now,
+            expires_at: None,
+            etag: Stamp::THIS_COMMIT,
+            claim: None,
+            decisions: Vec::new(),
+            consumption: None,
+            doubt: None,
+            supersedes: None,
+            superseded_by: None,
+            dropped_at: None,
+            traceparent: String::new(),
+        }
+    }
+
+    /// What people call it: the tool, else the title.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.action
+            .as_ref()
+            .map_or(&self.title, |action| &action.tool)
+    }
+
     /// The answer that decided it.
     #[must_use]
     pub fn resolution(&self) -> Option<&Decision> {
@@ -476,7 +644,9 @@ impl Interrupt {
     pub fn is_live(&self) -> bool {
         match self.state {
             InterruptState::Pending => true,
-            InterruptState::Resolved | InterruptState::Expired => !self.is_acknowledged(),
+            InterruptState::Resolved | InterruptState::Expired => {
+                !self.is_acknowledged() && self.dropped_at.is_none()
+            }
             InterruptState::Cancelled | InterruptState::Superseded => false,
         }
     }
@@ -510,6 +680,8 @@ impl Interrupt {
             | DecisionKind::Skip => Decided::Resolved,
         };
         decision.resolves = outcome == Decided::Resolved;
+        decision.action_digest = self.digest_after(&decision.answer);
+        decision.policy_revision = self.policy.revision;
         self.updated_at = decision.at;
         match outcome {
             Decided::Resolved => {
@@ -612,7 +784,30 @@ impl Interrupt {
             .rev()
             .find(|decision| decision.answer.kind() == DecisionKind::Edit)
             .is_some_and(|edit| edit.actor == *actor);
-        authored || (self.policy.exclude_requester && self.requester == *actor)
+        self.policy.exclude_requester && (authored || self.requester == *actor)
+    }
+
+    /// The digest of the action that an answer is about; empty without an action.
+    fn digest_after(&self, answer: &Answer) -> String {
+        match (&self.action, answer) {
+            (Some(action), Answer::Edit { args_json }) => {
+                json::action_digest_hex(&action.tool, Some(args_json))
+            }
+            (Some(action), _) => action.digest.clone(),
+            (None, _) => String::new(),
+        }
+    }
+
+    /// Whether the decision at this place was a vote for arguments that an edit
+    /// has replaced since.
+    #[must_use]
+    pub fn is_voided(&self, place: usize) -> bool {
+        let mut later = self.decisions.iter().skip(place);
+        later.next().is_some_and(|vote| {
+            !vote.resolves
+                && vote.answer.kind() == DecisionKind::Approve
+                && later.any(|decision| decision.answer.kind() == DecisionKind::Edit)
+        })
     }
 
     /// Counts the approvals of distinct people since the last edit.
@@ -638,7 +833,7 @@ impl Interrupt {
     /// An edit where several must approve: the question becomes another one.
     fn amend(&mut self, edit: &Decision) {
         if let (Some(action), Answer::Edit { args_json }) = (&mut self.action, &edit.answer) {
-            action.digest = super::json::action_digest_hex(&action.tool, Some(args_json));
+            action.digest = json::action_digest_hex(&action.tool, Some(args_json));
             action.args_json = Some(args_json.clone());
         }
         self.etag = Stamp::THIS_COMMIT;
@@ -681,16 +876,14 @@ impl Interrupt {
             return;
         };
         self.state = InterruptState::Resolved;
+        let seen = self.etag.stored().unwrap_or(Revision::ZERO);
+        let action_digest = self.digest_after(&answer);
         self.decisions.push(Decision {
-            answer,
-            comment: String::new(),
-            actor,
-            auth_method: String::new(),
             source: DecisionSource::Timeout,
-            at: now,
-            seen: self.etag.stored().unwrap_or(Revision::ZERO),
             resolves: true,
+            action_digest,
             policy_revision: self.policy.revision,
+            ..Decision::by((actor, String::new()), answer, "", seen, now)
         });
     }
 
@@ -703,102 +896,6 @@ impl Interrupt {
         self.updated_at = now;
         self.claim = None;
         true
-    }
-}
-
-impl Interrupt {
-    /// A pending question with nothing in it yet.
-    #[must_use]
-    pub fn new(
-        id: InterruptId,
-        agent: AgentId,
-        kind: InterruptKind,
-        requester: PrincipalName,
-        now: Timestamp,
-    ) -> Self {
-        Self {
-            id,
-            agent,
-            session: None,
-            thread: None,
-            run: None,
-            kind,
-            reason: String::new(),
-            state: InterruptState::Pending,
-            title: String::new(),
-            message: String::new(),
-            description_markdown: String::new(),
-            locale: String::new(),
-            action: None,
-            previous_action: None,
-            allowed: Vec::new(),
-            response_schema_json: None,
-            choices: Vec::new(),
-            url: String::new(),
-            risk: String::new(),
-            priority: 0,
-            labels: Vec::new(),
-            metadata_json: None,
-            requester,
-            on_behalf_of: String::new(),
-            assignees: Vec::new(),
-            policy: Policy::default(),
-            dedup_key: None,
-            correlation_id: None,
-            resume_as: None,
-            created_at: now,
-            updated_at: now,
-            expires_at: None,
-            etag: Stamp::THIS_COMMIT,
-            claim: None,
-            decisions: Vec::new(),
-            consumption: None,
-            doubt: None,
-            superseded_by: None,
-            traceparent: String::new(),
-        }
-    }
-}
-
-impl Action {
-    /// A call of a tool without arguments.
-    #[must_use]
-    pub fn of(tool: &str) -> Self {
-        Self {
-            tool: tool.to_owned(),
-            namespace: String::new(),
-            tool_call_id: String::new(),
-            ordinal: 0,
-            args_json: None,
-            args_schema_json: None,
-            digest: String::new(),
-            execution_key: String::new(),
-        }
-    }
-}
-
-impl Decision {
-    /// A person's answer. Whether it resolves is for [`Interrupt::decide`] to say.
-    #[must_use]
-    pub fn by(
-        actor: (PrincipalName, String),
-        answer: Answer,
-        comment: &str,
-        seen: Revision,
-        now: Timestamp,
-    ) -> Self {
-        let (actor, auth_method) = actor;
-        Self {
-            answer,
-            comment: comment.to_owned(),
-            actor,
-            auth_method,
-            source: DecisionSource::Human,
-            at: now,
-            seen,
-            resolves: false,
-            policy_revision: None,
-        }
     }
 }
 
@@ -844,3 +941,210 @@ pub enum Decided {
 
 /// How long an interrupt with a correlation id waits if its maker names no time.
 pub const CORRELATION_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A question, as an agent asks it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterruptSpec {
+    /// What is asked for.
+    pub kind: InterruptKind,
+    /// See [`Interrupt::reason`].
+    pub reason: String,
+    /// See [`Interrupt::title`].
+    pub title: String,
+    /// See [`Interrupt::message`].
+    pub message: String,
+    /// See [`Interrupt::description_markdown`].
+    pub description_markdown: String,
+    /// See [`Interrupt::locale`].
+    pub locale: String,
+    /// The tool call in question; its digest is the server's to make.
+    pub action: Option<Action>,
+    /// The answers to allow.
+    pub allowed: Vec<DecisionKind>,
+    /// See [`Interrupt::response_schema_json`].
+    pub response_schema_json: Option<String>,
+    /// See [`Interrupt::choices`].
+    pub choices: Vec<Choice>,
+    /// See [`Interrupt::url`].
+    pub url: String,
+    /// See [`Interrupt::risk`].
+    pub risk: String,
+    /// See [`Interrupt::priority`].
+    pub priority: i32,
+    /// See [`Interrupt::labels`].
+    pub labels: Vec<(String, String)>,
+    /// See [`Interrupt::metadata_json`].
+    pub metadata_json: Option<String>,
+    /// See [`Interrupt::group_id`].
+    pub group_id: Option<String>,
+    /// See [`Interrupt::agent_path`].
+    pub agent_path: Vec<String>,
+    /// See [`Interrupt::on_behalf_of`].
+    pub on_behalf_of: String,
+    /// See [`Interrupt::assignees`].
+    pub assignees: Vec<String>,
+    /// What is asked for beyond the stored policy.
+    pub policy: Option<Policy>,
+    /// See [`Interrupt::dedup_key`].
+    pub dedup_key: Option<String>,
+    /// See [`Interrupt::correlation_id`].
+    pub correlation_id: Option<String>,
+    /// See [`Interrupt::resume_as`].
+    pub resume_as: Option<ResumeAs>,
+    /// See [`Interrupt::expires_at`].
+    pub expires_at: Option<Timestamp>,
+}
+
+impl InterruptSpec {
+    /// Checks that the question makes sense, whatever is stored.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::ArgumentInvalid`], naming the field below `field`.
+    pub fn check(&self, field: &str) -> Result<()> {
+        let wrong =
+            |name: &str, problem: &str| Err(Error::argument(format!("{field}.{name}"), problem));
+        if self.allowed.is_empty() && self.kind != InterruptKind::Notice {
+            return wrong(
+                "allowed_decisions",
+                "must not be empty, or nobody could ever answer",
+            );
+        }
+        if self.kind == InterruptKind::Choice && self.choices.is_empty() {
+            return wrong("choices", "must not be empty for a choice");
+        }
+        if self.kind == InterruptKind::Url && self.url.is_empty() {
+            return wrong("url", "must not be empty for a URL");
+        }
+        if self.kind == InterruptKind::Approval
+            && self.action.is_none()
+            && self.message.is_empty()
+            && self.title.is_empty()
+        {
+            return wrong(
+                "action",
+                "there is nothing to approve; name the action, or say it in title or message",
+            );
+        }
+        let ids: Vec<_> = self
+            .choices
+            .iter()
+            .map(|choice| choice.id.as_str())
+            .collect();
+        for (at, id) in ids.iter().enumerate() {
+            if id.is_empty() || ids.iter().take(at).any(|earlier| earlier == id) {
+                return wrong(
+                    &format!("choices[{at}].choice_id"),
+                    "must be there and be unique",
+                );
+            }
+        }
+        if self
+            .action
+            .as_ref()
+            .is_some_and(|action| action.tool.is_empty())
+        {
+            return wrong("action.tool_name", "must not be empty");
+        }
+        if self.allowed.contains(&DecisionKind::Edit) && self.action.is_none() {
+            return wrong("allowed_decisions", "EDIT needs an action to edit");
+        }
+        if let Some(policy) = &self.policy {
+            policy.check_requested(&format!("{field}.policy"))?;
+        }
+        Ok(())
+    }
+
+    /// The interrupt that asks it. `stored` is the admin's policy for the tool.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::ArgumentInvalid`] when it has expired before it is asked.
+    pub fn ask(
+        &self,
+        blank: Interrupt,
+        stored: Option<&Policy>,
+        execution_key: Option<String>,
+    ) -> Result<Interrupt> {
+        let now = blank.created_at;
+        let expires_at = self.expires_at.or_else(|| {
+            self.correlation_id
+                .as_ref()
+                .map(|_| now.after(CORRELATION_TTL))
+        });
+        if expires_at.is_some_and(|at| at <= now) {
+            return Err(Error::argument("expire_time", "has passed already"));
+        }
+        let base = stored.cloned().unwrap_or_default();
+        let policy = match &self.policy {
+            Some(requested) => base.tightened(requested),
+            None => base,
+        };
+        let action = self.action.as_ref().map(|action| Action {
+            digest: json::action_digest_hex(&action.tool, action.args_json.as_deref()),
+            execution_key: execution_key.unwrap_or_default(),
+            ..action.clone()
+        });
+        Ok(Interrupt {
+            kind: self.kind,
+            reason: self.reason.clone(),
+            title: self.title.clone(),
+            message: self.message.clone(),
+            description_markdown: self.description_markdown.clone(),
+            locale: self.locale.clone(),
+            action,
+            allowed: self.allowed.clone(),
+            response_schema_json: self.response_schema_json.clone(),
+            choices: self.choices.clone(),
+            url: self.url.clone(),
+            risk: self.risk.clone(),
+            priority: self.priority,
+            labels: self.labels.clone(),
+            metadata_json: self.metadata_json.clone(),
+            group_id: self.group_id.clone(),
+            agent_path: self.agent_path.clone(),
+            on_behalf_of: self.on_behalf_of.clone(),
+            assignees: self.assignees.clone(),
+            policy,
+            dedup_key: self.dedup_key.clone(),
+            correlation_id: self.correlation_id.clone(),
+            resume_as: self.resume_as,
+            expires_at,
+            ..blank
+        })
+    }
+}
+
+impl Policy {
+    /// Checks what a request asks for: it can only tighten.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::ArgumentInvalid`] when it asks for a call to pass without a
+    /// person, which is an admin's to allow.
+    pub fn check_requested(&self, field: &str) -> Result<()> {
+        let admin = "is set by an admin with SetToolRules; a request can only tighten the policy";
+        if matches!(self.on_expire, OnExpire::Approve | OnExpire::Default) {
+            return Err(Error::argument(format!("{field}.on_expire"), admin));
+        }
+        if self.default_json.is_some() {
+            return Err(Error::argument(
+                format!("{field}.default_value_json"),
+                admin,
+            ));
+        }
+        if self.tool_grants {
+            return Err(Error::argument(format!("{field}.tool_grants"), admin));
+        }
+        if self.retry_on_lost_consumer {
+            return Err(Error::argument(format!("{field}.on_lost_consumer"), admin));
+        }
+        if self.required_approvals < 1 {
+            return Err(Error::argument(
+                format!("{field}.required_approvals"),
+                "must be at least 1",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod cover;
 pub mod engine;
 pub mod interrupt;
+pub mod listing;
 pub mod memory;
 pub mod seal;
 pub mod session;

@@ -337,6 +337,12 @@ impl Entity for Interrupt {
     fn resolve(&mut self, stored: Revision) {
         resolve_all([&mut self.etag], stored);
         resolve_all(
+            self.decisions
+                .iter_mut()
+                .map(|decision| &mut decision.revision),
+            stored,
+        );
+        resolve_all(
             self.consumption
                 .as_mut()
                 .map(|consumption| &mut consumption.token),

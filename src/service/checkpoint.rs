@@ -1,1 +1,0 @@
-//! Threads: leases, checkpoints, suspend and resume, and the gate of tool calls.
