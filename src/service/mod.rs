@@ -5,6 +5,7 @@ pub mod caller;
 pub mod checkpoint;
 pub mod cover;
 pub mod engine;
+pub mod history;
 pub mod interrupt;
 pub mod listing;
 pub mod memory;

@@ -13,10 +13,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use super::caller::Caller;
 use crate::domain::error::{Error, Reason, Result};
-use crate::domain::id::{Tenant, ThreadRef};
+use crate::domain::id::{InterruptId, Tenant, ThreadRef};
 use crate::domain::revision::Revision;
 use crate::domain::thread::Token;
+use crate::storage::entities::interrupt_key;
 use crate::storage::{Identity, Key, Kind};
 
 /// How many bytes of the keyed digest a string carries.
@@ -229,6 +231,35 @@ pub fn hash(value: &impl Serialize) -> [u8; 8] {
         *to = from;
     }
     short
+}
+
+/// An interrupt's etag, to send.
+#[must_use]
+pub fn interrupt_etag(sealer: &Sealer, caller: &Caller, id: InterruptId, etag: Revision) -> String {
+    sealer.seal_revision(
+        &caller.tenant,
+        Purpose::Etag,
+        Kind::Interrupt,
+        &interrupt_key(id),
+        etag,
+    )
+}
+
+/// An interrupt's etag, as it was sent.
+#[must_use]
+pub fn open_interrupt_etag(
+    sealer: &Sealer,
+    caller: &Caller,
+    id: InterruptId,
+    etag: &str,
+) -> Revision {
+    sealer.open_revision(
+        &caller.tenant,
+        Purpose::Etag,
+        Kind::Interrupt,
+        &interrupt_key(id),
+        etag,
+    )
 }
 
 #[cfg(test)]

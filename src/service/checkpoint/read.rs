@@ -18,6 +18,7 @@ use crate::domain::thread::{
 };
 use crate::domain::time::Timestamp;
 use crate::service::caller::Caller;
+use crate::service::history::{Histories, Target};
 use crate::storage::entities::{
     call_key, checkpoint_key, checkpoint_prefix, interrupt_key, thread_prefix,
 };
@@ -520,7 +521,7 @@ impl Query for ListThreads {
             prefix: Bytes::new(),
             after: None,
             direction: Direction::Forward,
-            limit: super::read::SCAN,
+            limit: SCAN,
         };
         // Every thread stands under its key in the version of the page's revision,
         // whatever has happened to it since.
@@ -695,5 +696,29 @@ impl Checkpoints {
             next: next.unwrap_or_default(),
             revision,
         })
+    }
+
+    /// The token that continues the history of a checkpoint whose first items were
+    /// answered with `content`.
+    #[must_use]
+    pub fn messages_token(
+        &self,
+        caller: &Caller,
+        content: &CheckpointContent,
+        view: View,
+    ) -> String {
+        let target = Target::Checkpoint {
+            thread: content.checkpoint.thread.clone(),
+            checkpoint: Some(content.checkpoint.id),
+            view,
+        };
+        let shown = content.messages.len() as u64;
+        Histories::new(self.engine.clone()).rest(
+            caller,
+            &target,
+            shown,
+            content.message_count,
+            Revision::LATEST,
+        )
     }
 }
