@@ -130,6 +130,21 @@ text_id! {
     PrincipalName;
 }
 
+impl PrincipalName {
+    /// The server itself: the one name that no credentials can prove, since it is
+    /// empty.
+    #[must_use]
+    pub fn server() -> Self {
+        Self("".into())
+    }
+
+    /// Whether it is the server itself.
+    #[must_use]
+    pub fn is_server(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Default for Tenant {
     /// The tenant `default`, of callers without credentials.
     fn default() -> Self {

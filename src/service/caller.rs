@@ -66,6 +66,20 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The server itself, at work for a tenant that nobody called for.
+    #[must_use]
+    pub fn server(tenant: Tenant) -> Self {
+        Self {
+            tenant,
+            principal: PrincipalName::server(),
+            roles: Vec::new(),
+            agent: None,
+            user: None,
+            host: false,
+            auth_method: "",
+        }
+    }
+
     /// Whether the caller has one of `roles`.
     #[must_use]
     pub fn has_any(&self, roles: &[Role]) -> bool {
