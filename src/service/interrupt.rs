@@ -882,7 +882,7 @@ impl Filter {
     }
 
     /// The order that has the fewest others in it.
-    fn order(&self, by: ListOrder) -> Order {
+    pub(super) fn order(&self, by: ListOrder) -> Order {
         let direction = match by {
             ListOrder::NewestFirst => Direction::Backward,
             ListOrder::OldestFirst | ListOrder::ExpiringFirst => Direction::Forward,
