@@ -193,7 +193,9 @@ impl InterruptService for InterruptApi {
                 | v1::watch_interrupts_request::Start::Now(false),
             )
             | None => {
-                return Err(Error::argument("start", "must be initial_state, cursor or now").into());
+                return Err(
+                    Error::argument("start", "must be initial_state, cursor or now").into(),
+                );
             }
         };
         let watch = InterruptWatch {

@@ -106,7 +106,9 @@ impl TimelineService for TimelineApi {
                 | v1::watch_timeline_request::Start::Now(false),
             )
             | None => {
-                return Err(Error::argument("start", "must be initial_state, cursor or now").into());
+                return Err(
+                    Error::argument("start", "must be initial_state, cursor or now").into(),
+                );
             }
         };
         let watch = TimelineWatch {

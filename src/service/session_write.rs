@@ -497,10 +497,11 @@ pub async fn sync_memory(
         }),
     };
     let mut overlay = Overlay::new(reads, changes);
-    let wanted = memory_window(
+    let wanted = window_of(
         &mut overlay,
         &session.head.history(),
         &memory.value.settings,
+        true,
     )
     .await?;
     let current = transcript(&mut overlay, &memory.value.head.history()).await?;
@@ -551,12 +552,17 @@ pub fn new_memory(key: &MemoryRef, log: LogId, now: Timestamp) -> Memory {
     }
 }
 
-/// The part of a history that a memory holds: without system messages, and of the
-/// rest the newest that its window has room for.
-async fn memory_window(
+/// The part of a history that a memory holds: the newest that its window has room
+/// for. `of_session` leaves system messages out.
+///
+/// # Errors
+///
+/// [`Abort::Store`] from `reads`.
+pub async fn window_of(
     reads: &mut dyn Reads,
     history: &History,
     settings: &MemorySettings,
+    of_session: bool,
 ) -> Result<Transcript, Abort> {
     let whole = transcript(reads, history).await?;
     let room = u64::from(settings.max_messages);
@@ -567,7 +573,7 @@ async fn memory_window(
         let start = end.saturating_sub(CHUNK);
         let part = whole.slice(start, end);
         for standing in standings(reads, &part).await?.into_iter().rev() {
-            if standing.sketch.is_system() {
+            if of_session && standing.sketch.is_system() {
                 continue;
             }
             let protected = settings.protect_pinned && standing.is_pinned();

@@ -1,3 +1,3 @@
 //! What is stored, as the edges of the service see it.
 
-pub use crate::storage::typed::StoredItem;
+pub use crate::storage::typed::{EncodedItem, StoredItem};
