@@ -28,7 +28,10 @@ pub struct Session {
     /// The node with the state's cells; absent means no state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RowRef>,
-    /// Prompts, plugin states and the like, by [`field`].
+    /// The node with the plugin states' cells; absent means none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin_states: Option<RowRef>,
+    /// Prompts, pending input and the like, by [`field`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<Cell>,
     /// How many entries the plugin state `working_memory` has.
@@ -72,8 +75,6 @@ pub mod field {
     pub const SYSTEM_PROMPT: &str = "system_prompt";
     /// The instructions: plain text.
     pub const INSTRUCTIONS: &str = "instructions";
-    /// The plugin states: a node of cells.
-    pub const PLUGIN_STATES: &str = "plugin_states";
     /// The pending input: a JSON array of items.
     pub const PENDING_INPUT: &str = "pending_input";
     /// The metadata stored with the body: JSON text.

@@ -117,6 +117,7 @@ fn new_session(key: &SessionRef, log: LogId, now: Timestamp) -> Session {
         saved_at: now,
         head: Head::new(log),
         state: None,
+        plugin_states: None,
         fields: Vec::new(),
         working_memory_count: 0,
         format_version: None,
