@@ -397,6 +397,26 @@ mod tests {
     }
 
     #[test]
+    fn a_result_belongs_to_the_last_open_call_of_its_id() {
+        let items = [
+            calls(&["1"]),
+            said("a"),
+            calls(&["1"]),
+            result("1"),
+            said("b"),
+        ];
+        assert_eq!(foldable(&items), 5);
+    }
+
+    #[test]
+    fn a_summary_counts_all_and_quotes_five() {
+        let items: Vec<Item> = (0..7).map(|n| said(&n.to_string())).collect();
+        let summary =
+            "Prior context summary (7 msgs):\n[user] 0\n[user] 1\n[user] 2\n[user] 3\n[user] 4";
+        assert_eq!(extractive_summary(&items), summary);
+    }
+
+    #[test]
     fn a_quote_is_cut_by_code_points() {
         let quoted = quote(&message(Role::User, &"🎉".repeat(201)));
         assert_eq!(quoted, format!("[user] {}", "🎉".repeat(200)));

@@ -429,6 +429,12 @@ mod tests {
     }
 
     #[test]
+    fn a_summary_that_nobody_needs_is_left_out() {
+        let items = [text(Role::User, false)];
+        assert_eq!(Plan::default().apply(items.to_vec(), Some("s")), items);
+    }
+
+    #[test]
     fn per_turn_trims_every_nth_step() {
         let items = [text(Role::User, false), text(Role::User, false)];
         let manager = Manager::SlidingWindow(SlidingWindow::new(1, 0, NonZeroU64::new(3)));
