@@ -221,7 +221,8 @@ fn bare(item: &Item) -> Item {
 /// `stored_middle` and `sent_middle` are the items between the [`common_ends`], in
 /// order. They are matched by position from both ends, where an id that was not
 /// sent again is no difference, then by id: the same content is kept wherever it
-/// stands now, another content is an edit. What is left is new.
+/// stands now, another content is an edit. What is left is new. `sent_middle` is
+/// not looked at when `stored_middle` is empty.
 #[must_use]
 pub fn steps(
     stored: &[Standing],
@@ -231,7 +232,7 @@ pub fn steps(
     sent_middle: &[Candidate<'_>],
 ) -> Vec<Step> {
     let Ends { prefix, suffix } = ends;
-    let middle = Middle {
+    let middle = Unmatched {
         stored,
         sent,
         prefix,
@@ -243,7 +244,11 @@ pub fn steps(
         Step::Keep(stored.repinned(sent.pinned).unwrap_or(stored.range))
     };
     steps.extend(stored.iter().zip(sent).take(prefix).map(kept));
-    middle.steps(&mut steps);
+    if stored_middle.is_empty() {
+        steps.extend((prefix..sent.len() - suffix).map(Step::Write));
+    } else {
+        middle.steps(&mut steps);
+    }
     let (stored_from, sent_from) = (stored.len() - suffix, sent.len() - suffix);
     steps.extend(
         stored
@@ -255,7 +260,7 @@ pub fn steps(
     steps
 }
 
-struct Middle<'a> {
+struct Unmatched<'a> {
     stored: &'a [Standing],
     sent: &'a [Sketch],
     prefix: usize,
@@ -263,7 +268,7 @@ struct Middle<'a> {
     sent_middle: &'a [Candidate<'a>],
 }
 
-impl Middle<'_> {
+impl Unmatched<'_> {
     /// The stored item at `stored` of the middle as the sent one at `sent` wants
     /// it, if it can say that.
     fn keep(&self, stored: usize, sent: usize) -> Option<Step> {

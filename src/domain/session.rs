@@ -209,6 +209,10 @@ impl MemorySettings {
 
 /// What a caller says about the resource it wants to change, beyond naming it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of its own on the wire, and any of them may be combined"
+)]
 pub struct Preconditions {
     /// The etag must still be this.
     pub etag: Option<Revision>,

@@ -14,6 +14,7 @@ use crate::proto::v1::{self, memory_service_server::MemoryService};
 use crate::service::caller::Caller;
 use crate::service::engine::{Done, Engine};
 use crate::service::memory::{DeleteMemory, Memories, MemoryWrite, MemoryWritten, WriteMemory};
+use crate::service::stored::encode;
 
 /// Serves `MemoryService`.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl MemoryApi {
     async fn write(
         &self,
         caller: &Caller,
-        write: Write,
+        write: WriteFields,
     ) -> Result<(v1::Memory, Done<MemoryWritten>)> {
         let key = memory(caller, "memory", write.memory)?;
         let owner = match write.user_id.as_deref() {
@@ -72,17 +73,10 @@ impl MemoryApi {
             .await?;
         Ok((memory, done))
     }
-
-    fn items(
-        &self,
-        messages: Vec<v1::Message>,
-    ) -> Result<Vec<crate::service::stored::EncodedItem>> {
-        self.memories.encode(&message::items("messages", messages)?)
-    }
 }
 
 /// The fields that writes to a memory have in common.
-struct Write {
+struct WriteFields {
     memory: Option<v1::MemoryRef>,
     user_id: Option<String>,
     write: MemoryWrite,
@@ -163,7 +157,7 @@ impl MemoryService for MemoryApi {
             recreate,
             request_id,
         } = request.into_inner();
-        let write = MemoryWrite::Append(self.items(messages)?);
+        let write = MemoryWrite::Append(encode(&message::items("messages", messages)?)?);
         let preconditions = Preconditions {
             etag: None,
             base_seq,
@@ -172,7 +166,7 @@ impl MemoryService for MemoryApi {
             must_not_exist,
             recreate,
         };
-        let write = Write {
+        let write = WriteFields {
             memory,
             user_id,
             write,
@@ -208,7 +202,7 @@ impl MemoryService for MemoryApi {
             recreate,
             request_id,
         } = request.into_inner();
-        let write = MemoryWrite::Replace(self.items(messages)?);
+        let write = MemoryWrite::Replace(encode(&message::items("messages", messages)?)?);
         let preconditions = Preconditions {
             etag: None,
             base_seq,
@@ -217,7 +211,7 @@ impl MemoryService for MemoryApi {
             must_not_exist,
             recreate,
         };
-        let write = Write {
+        let write = WriteFields {
             memory,
             user_id,
             write,
@@ -259,7 +253,7 @@ impl MemoryService for MemoryApi {
             must_not_exist: false,
             recreate,
         };
-        let write = Write {
+        let write = WriteFields {
             memory,
             user_id,
             write: MemoryWrite::Clear,
@@ -351,7 +345,7 @@ impl MemoryService for MemoryApi {
             recreate,
             ..Preconditions::default()
         };
-        let write = Write {
+        let write = WriteFields {
             memory,
             user_id,
             write,

@@ -3,50 +3,39 @@
 use tonic::{Request, Response, Status};
 
 use super::auth::caller;
-use super::convert::checkpoint::{checkpoint_id, view};
-use super::convert::common::{id, memory, page_size, request_id, session, thread, thread_id};
-use super::convert::session::{self as convert, Fields};
-use super::convert::{message, session::at_revision};
+use super::convert::common::{
+    MAX_METADATA, agent, count, id, memory, optional_uuid, page_size, request_id, session, thread,
+    thread_id, user,
+};
+use super::convert::session as convert;
+use super::convert::session::BodyFields;
+use super::convert::{checkpoint, message};
 use crate::domain::error::{Error, Reason, Result};
-use crate::domain::id::{MemoryId, MemoryRef, SessionRef, ThreadRef};
-use crate::domain::message::Item;
+use crate::domain::id::{CheckpointId, SessionRef};
 use crate::domain::revision::Revision;
 use crate::domain::session::Preconditions;
-use crate::domain::state::StateMode;
-use crate::domain::thread::Token;
+use crate::domain::state::{StateMode, StateUpdate};
+use crate::domain::timeline::run_label;
 use crate::proto::v1::{self, session_service_server::SessionService};
-use crate::service::caller::{Caller, Role};
+use crate::service::caller::Caller;
 use crate::service::checkpoint::resume::View;
-use crate::service::engine::{Done, Engine};
-use crate::service::history::{Part, Target};
-use crate::service::session::{
-    Append, CommitRun, Delete, RunCommitted, Save, Seed, Sessions, Update,
-};
-use crate::service::session_write::{MessageWrite, session_not_found};
+use crate::service::engine::Engine;
+use crate::service::history::Target;
+use crate::service::session::Sessions;
+use crate::service::session::delete::Delete;
+use crate::service::session::load::{Load, Prepare};
+use crate::service::session::run::CommitRun;
+use crate::service::session::write::{AppendMessages, Save, Update};
+use crate::service::session_write::MessageWrite;
+use crate::service::stored::{EncodedItem, encode};
+
+/// What a run's decisions came to, if its caller says nothing.
+const OUTCOME: &str = "completed";
 
 /// Serves `SessionService`.
 #[derive(Debug)]
 pub struct SessionApi {
-    engine: Engine,
     sessions: Sessions,
-}
-
-fn not_implemented<T>(what: &str) -> Result<T, Status> {
-    Err(Error::new(
-        Reason::NotImplemented,
-        format!("{what} is not available yet"),
-    )
-    .into())
-}
-
-fn refuse_writer(writer: Option<&v1::Writer>) -> Result<()> {
-    match writer {
-        None => Ok(()),
-        Some(_) => {
-            let message = "managed restore is not available yet; leave writer out";
-            Err(Error::new(Reason::NotImplemented, message).at("writer"))
-        }
-    }
 }
 
 impl SessionApi {
@@ -54,108 +43,11 @@ impl SessionApi {
     #[must_use]
     pub fn new(engine: Engine) -> Self {
         Self {
-            sessions: Sessions::new(engine.clone()),
-            engine,
+            sessions: Sessions::new(engine),
         }
     }
 
-    fn outward(
-        &self,
-        caller: &Caller,
-        session: &crate::domain::session::Session,
-        revision: Revision,
-    ) -> v1::Session {
-        convert::session(
-            session,
-            self.sessions.seal_etags(caller, session, revision),
-            revision,
-        )
-    }
-
-    /// A session as a commit left it.
-    async fn after(&self, caller: &Caller, key: SessionRef, at: Revision) -> Result<v1::Session> {
-        let (session, revision) = self.sessions.get(caller, key, at).await?;
-        Ok(self.outward(caller, &session, revision))
-    }
-
-    fn token(&self, caller: &Caller, sealed: &str) -> Option<Token> {
-        self.engine.sealer().open_token(&caller.tenant, sealed)
-    }
-
-    fn memory_id(text: Option<&str>) -> Result<Option<MemoryId>> {
-        text.map(|text| id::<MemoryId>("memory_id", text))
-            .transpose()
-    }
-
-    /// Writes the seed of a new session, or the link to a memory.
-    async fn seed(&self, caller: &Caller, key: &SessionRef, request: SeedRequest) -> Result<bool> {
-        if request.messages.is_empty() && request.memory.is_none() {
-            return Ok(false);
-        }
-        caller.require(&[Role::Agent])?;
-        let Some(request_id) = request_id(&request.request_id)? else {
-            let message = "a load that writes a seed or a link needs a request_id";
-            return Err(Error::new(Reason::ArgumentInvalid, message).at("request_id"));
-        };
-        let seed = Seed {
-            session: key.clone(),
-            messages: self.sessions.encode(&request.messages)?,
-            memory: request.memory,
-            preconditions: Preconditions {
-                etag: self.sessions.open_etag(caller, key, &request.etag),
-                must_exist: request.must_exist,
-                recreate: request.recreate,
-                ..Preconditions::default()
-            },
-            token: self.token(caller, &request.fencing_token),
-            new_log: self.sessions.new_log(),
-        };
-        Ok(self
-            .sessions
-            .seed(caller, Some(request_id), seed)
-            .await?
-            .receipt)
-    }
-}
-
-/// The answer to the end of a run.
-fn convert_committed(session: v1::Session, done: Done<RunCommitted>) -> v1::CommitRunResponse {
-    let Done {
-        revision, receipt, ..
-    } = done;
-    v1::CommitRunResponse {
-        session: Some(session),
-        run_id: receipt.run.to_string(),
-        timeline_rev: receipt.timeline_rev,
-        acknowledged_interrupt_ids: receipt
-            .acknowledged
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        withdrawn_interrupt_ids: receipt.withdrawn.iter().map(ToString::to_string).collect(),
-        revision: revision.get(),
-        ..v1::CommitRunResponse::default()
-    }
-}
-
-/// The fields of a load that write.
-struct SeedRequest {
-    messages: Vec<Item>,
-    memory: Option<MemoryId>,
-    etag: String,
-    fencing_token: String,
-    must_exist: bool,
-    recreate: bool,
-    request_id: String,
-}
-
-#[tonic::async_trait]
-impl SessionService for SessionApi {
-    async fn save_session(
-        &self,
-        request: Request<v1::SaveSessionRequest>,
-    ) -> Result<Response<v1::SaveSessionResponse>, Status> {
-        let caller = caller(&request)?;
+    fn save(&self, caller: &Caller, request: v1::SaveSessionRequest) -> Result<Save> {
         let v1::SaveSessionRequest {
             session: key,
             messages,
@@ -178,18 +70,10 @@ impl SessionService for SessionApi {
             must_not_exist,
             recreate,
             writer,
-            request_id: request,
-        } = request.into_inner();
-        refuse_writer(writer.as_ref())?;
-        let key = convert::session_or_new(&caller, key, || self.sessions.new_session_id())?;
-        let messages = match messages {
-            Some(list) => Some(
-                self.sessions
-                    .encode(&message::items("messages.messages", list.messages)?)?,
-            ),
-            None => None,
-        };
-        let fields = convert::fields(Fields {
+            request_id: _,
+        } = request;
+        convert::no_writer(writer.as_ref())?;
+        let body = BodyFields {
             system_prompt,
             instructions,
             plugin_states,
@@ -198,55 +82,54 @@ impl SessionService for SessionApi {
             format_version,
             evidence_scope_digest,
             task_scope_digest,
-        })?;
-        let save = Save {
-            messages,
-            state: state
-                .map(|update| message::state_update("state", update, StateMode::Replace))
+        };
+        let Some(v1::SessionRef {
+            agent_id,
+            user_id,
+            session_id,
+        }) = key
+        else {
+            return Err(Error::argument("session", "is required"));
+        };
+        let new_session = self.sessions.new_session_id()?;
+        let named = (!session_id.is_empty())
+            .then(|| id("session.session_id", &session_id))
+            .transpose()?;
+        let key = SessionRef {
+            agent: agent(caller, "session.agent_id", &agent_id)?,
+            user: user(caller, "session.user_id", user_id.as_deref())?,
+            session: named.clone().unwrap_or_else(|| new_session.clone()),
+        };
+        Ok(Save {
+            messages: messages
+                .map(|list| encode_all("messages.messages", list.messages))
                 .transpose()?,
-            fields,
-            listing: listing
-                .map(|listing| convert::listing(listing, false, Vec::new()))
-                .transpose()?,
-            memory: Self::memory_id(memory_id.as_deref())?,
+            state: state_update(state, StateMode::Replace)?,
+            body: body.update()?,
+            listing: convert::listing("listing", listing, false, Vec::new())?,
+            memory: convert::memory_link("memory_id", memory_id.as_deref())?,
             preconditions: Preconditions {
-                etag: self.sessions.open_etag(&caller, &key, &etag),
+                etag: self.sessions.open_etag(caller, &key, &etag),
                 base_seq,
                 overwrite,
                 must_exist,
                 must_not_exist,
                 recreate,
             },
-            token: self.token(&caller, &fencing_token),
-            session: key,
+            token: self.sessions.open_token(caller, &fencing_token),
+            agent: key.agent,
+            user: key.user,
+            session: named,
+            new_session,
             new_log: self.sessions.new_log(),
-        };
-        let done = self
-            .sessions
-            .save(&caller, request_id(&request)?, save)
-            .await?;
-        Ok(Response::new(v1::SaveSessionResponse {
-            session: Some(
-                self.after(&caller, done.receipt.session, done.revision)
-                    .await?,
-            ),
-            matched_count: super::convert::common::count(done.receipt.matched),
-            written_count: super::convert::common::count(done.receipt.written),
-            writer_epoch: None,
-            revision: done.revision.get(),
-        }))
+            most_metadata: MAX_METADATA,
+        })
     }
 
-    async fn load_session(
-        &self,
-        request: Request<v1::LoadSessionRequest>,
-    ) -> Result<Response<v1::LoadSessionResponse>, Status> {
-        use v1::load_session_response::RestoredFrom;
-
-        let caller = caller(&request)?;
+    fn load(&self, caller: &Caller, request: v1::LoadSessionRequest) -> Result<Load> {
         let v1::LoadSessionRequest {
             session: key,
-            at_revision: at,
+            at_revision,
             expectations,
             seed_messages,
             memory_id,
@@ -256,89 +139,185 @@ impl SessionService for SessionApi {
             recreate,
             messages_page_size,
             writer,
-            request_id,
-        } = request.into_inner();
-        refuse_writer(writer.as_ref())?;
-        let key = session(&caller, "session", key)?;
-        let at = at_revision(at)?;
-        let page = page_size("messages_page_size", messages_page_size)?;
-        let memory = Self::memory_id(memory_id.as_deref())?;
-        // Expectations come first: a load that is refused changes nothing.
-        if let Some(expected) = expectations {
-            match self.sessions.get(&caller, key.clone(), at).await {
-                Ok((stored, _)) => convert::expect(&stored, expected)?,
-                Err(error) if error.reason == Reason::SessionNotFound => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let seed = SeedRequest {
-            messages: message::items("seed_messages", seed_messages)?,
-            memory: memory.clone(),
-            etag,
-            fencing_token,
+            request_id: _,
+        } = request;
+        convert::no_writer(writer.as_ref())?;
+        let key = session(caller, "session", key)?;
+        let preconditions = Preconditions {
+            etag: self.sessions.open_etag(caller, &key, &etag),
             must_exist,
             recreate,
-            request_id,
+            ..Preconditions::default()
         };
-        let seeded = self.seed(&caller, &key, seed).await?;
-        let content = self
-            .sessions
-            .content(&caller, key.clone(), at, page)
-            .await?;
-        let linked = content
-            .as_ref()
-            .and_then(|content| content.session.memory_id.clone())
-            .or(memory);
-        let Some(content) = content else {
-            if must_exist {
-                return Err(session_not_found().into());
-            }
-            return Ok(Response::new(v1::LoadSessionResponse {
-                data: Some(v1::SessionData::default()),
-                messages_page_token: String::new(),
-                session: None,
-                restored_from: RestoredFrom::New.into(),
-                writer_epoch: None,
-                revision: 0,
-            }));
+        let prepare = Prepare {
+            session: key,
+            expectations: convert::expectations("expectations", expectations)?,
+            seed: encode_all("seed_messages", seed_messages)?,
+            memory: convert::memory_link("memory_id", memory_id.as_deref())?,
+            preconditions,
+            token: self.sessions.open_token(caller, &fencing_token),
+            new_log: self.sessions.new_log(),
         };
-        let (revision, token) = (
-            content.revision,
-            self.sessions.messages_token(&caller, &content),
-        );
-        let wire = self.outward(&caller, &content.session, revision);
-        let empty = content.session.head.is_empty();
-        let mut response = v1::LoadSessionResponse {
-            data: Some(convert::data(content)),
-            messages_page_token: token,
-            session: Some(wire),
-            restored_from: if seeded {
-                RestoredFrom::Seed
-            } else {
-                RestoredFrom::Session
-            }
-            .into(),
-            writer_epoch: None,
-            revision: revision.get(),
-        };
-        // A session without a history of its own starts from its memory's.
-        if empty && let Some(memory) = linked {
-            let key = MemoryRef {
-                agent: key.agent,
-                memory,
-            };
-            if let Some(history) = self.sessions.memory_history(&caller, key, page).await? {
-                let messages = history
-                    .items
-                    .into_iter()
-                    .map(|(index, item)| message::stored(item, index))
-                    .collect();
-                response.data.get_or_insert_default().messages = Some(v1::MessageList { messages });
-                response.messages_page_token = history.next;
-                response.restored_from = RestoredFrom::Memory.into();
-            }
+        Ok(Load {
+            prepare,
+            at: at_revision.map(convert::revision).transpose()?,
+            limit: page_size("messages_page_size", messages_page_size)?,
+        })
+    }
+
+    fn commit(&self, caller: &Caller, request: v1::CommitRunRequest) -> Result<CommitRun> {
+        let v1::CommitRunRequest {
+            session: key,
+            thread_id: thread,
+            fencing_token,
+            transcript,
+            final_turn,
+            output_version,
+            input,
+            manager,
+            state,
+            system_prompt,
+            instructions,
+            plugin_states,
+            pending_input,
+            state_metadata_json,
+            withdraw,
+            outcome,
+            etag,
+            base_seq,
+            overwrite,
+            must_exist,
+            must_not_exist,
+            recreate,
+            writer,
+            request_id: _,
+        } = request;
+        convert::no_writer(writer.as_ref())?;
+        if manager.is_some() {
+            let message = "conversation managers are not available yet; leave manager out";
+            return Err(Error::new(Reason::NotImplemented, message).at("manager"));
         }
-        Ok(Response::new(response))
+        let key = session(caller, "session", key)?;
+        let (mut items, replaces) = match transcript {
+            None => (Vec::new(), false),
+            Some(v1::commit_run_request::Transcript::Append(list)) => {
+                (message::items("append.messages", list.messages)?, false)
+            }
+            Some(v1::commit_run_request::Transcript::Replace(list)) => {
+                (message::items("replace.messages", list.messages)?, true)
+            }
+        };
+        if let Some(turn) = final_turn {
+            items.push(convert::final_turn("final_turn", turn, output_version)?);
+        }
+        let encoded = encode(&items)?;
+        let messages = match (replaces, encoded.is_empty()) {
+            (true, _) => MessageWrite::Replace(encoded),
+            (false, true) => MessageWrite::Keep,
+            (false, false) => MessageWrite::Append(encoded),
+        };
+        let label = input
+            .map(|input| convert::run_input("input", input))
+            .transpose()?
+            .map(|input| run_label(&input))
+            .unwrap_or_default();
+        let body = BodyFields {
+            system_prompt,
+            instructions,
+            plugin_states,
+            pending_input,
+            state_metadata_json,
+            ..BodyFields::default()
+        };
+        Ok(CommitRun {
+            thread: thread
+                .as_deref()
+                .map(|text| thread_id("thread_id", text))
+                .transpose()?,
+            token: self.sessions.open_token(caller, &fencing_token),
+            messages,
+            label,
+            state: state_update(state, StateMode::Merge)?,
+            body: body.update()?,
+            withdraw,
+            outcome: if outcome.is_empty() {
+                OUTCOME.to_owned()
+            } else {
+                outcome
+            },
+            preconditions: Preconditions {
+                etag: self.sessions.open_etag(caller, &key, &etag),
+                base_seq,
+                overwrite,
+                must_exist,
+                must_not_exist,
+                recreate,
+            },
+            session: key,
+            new_log: self.sessions.new_log(),
+        })
+    }
+}
+
+fn encode_all(field: &str, messages: Vec<v1::Message>) -> Result<Vec<EncodedItem>> {
+    encode(&message::items(field, messages)?)
+}
+
+fn state_update(state: Option<v1::StateUpdate>, default: StateMode) -> Result<Option<StateUpdate>> {
+    state
+        .map(|state| message::state_update("state", state, default))
+        .transpose()
+}
+
+fn not_available(rpc: &str) -> Status {
+    Error::new(
+        Reason::NotImplemented,
+        format!("{rpc} is not available yet; a later version has it"),
+    )
+    .into()
+}
+
+#[tonic::async_trait]
+impl SessionService for SessionApi {
+    async fn save_session(
+        &self,
+        request: Request<v1::SaveSessionRequest>,
+    ) -> Result<Response<v1::SaveSessionResponse>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let request_id = request_id(&request.request_id)?;
+        let save = self.save(&caller, request)?;
+        let (view, done) = self.sessions.save(&caller, request_id, save).await?;
+        Ok(Response::new(v1::SaveSessionResponse {
+            session: Some(convert::session(&view)),
+            matched_count: count(done.receipt.matched),
+            written_count: count(done.receipt.written),
+            writer_epoch: None,
+            revision: done.revision.get(),
+        }))
+    }
+
+    async fn load_session(
+        &self,
+        request: Request<v1::LoadSessionRequest>,
+    ) -> Result<Response<v1::LoadSessionResponse>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let request_id = request_id(&request.request_id)?;
+        let load = self.load(&caller, request)?;
+        let loaded = self.sessions.load(&caller, request_id, load).await?;
+        Ok(Response::new(v1::LoadSessionResponse {
+            data: Some(convert::data(
+                loaded.session.as_ref(),
+                loaded.body,
+                loaded.messages,
+            )),
+            messages_page_token: loaded.next,
+            session: loaded.session.as_ref().map(convert::session),
+            restored_from: convert::restored_from(loaded.from).into(),
+            writer_epoch: None,
+            revision: loaded.revision.get(),
+        }))
     }
 
     async fn get_session(
@@ -348,10 +327,10 @@ impl SessionService for SessionApi {
         let caller = caller(&request)?;
         let v1::GetSessionRequest { session: key } = request.into_inner();
         let key = session(&caller, "session", key)?;
-        let session = self.after(&caller, key, Revision::LATEST).await?;
+        let view = self.sessions.get(&caller, key, Revision::LATEST).await?;
         Ok(Response::new(v1::GetSessionResponse {
-            revision: session.revision,
-            session: Some(session),
+            session: Some(convert::session(&view)),
+            revision: view.revision.get(),
         }))
     }
 
@@ -360,19 +339,10 @@ impl SessionService for SessionApi {
         request: Request<v1::ListSessionsRequest>,
     ) -> Result<Response<v1::ListSessionsResponse>, Status> {
         let caller = caller(&request)?;
-        let request = request.into_inner();
-        let filter = convert::filter(&request, &caller)?;
-        let size = page_size("page_size", request.page_size)?;
-        let page = self
-            .sessions
-            .list(&caller, filter, size, &request.page_token)
-            .await?;
+        let (filter, size, token) = convert::filter(&caller, request.into_inner())?;
+        let page = self.sessions.list(&caller, filter, size, &token).await?;
         Ok(Response::new(v1::ListSessionsResponse {
-            sessions: page
-                .items
-                .iter()
-                .map(|(session, revision)| self.outward(&caller, session, *revision))
-                .collect(),
+            sessions: page.items.iter().map(convert::session).collect(),
             next_page_token: page.next,
             revision: page.revision.get(),
         }))
@@ -392,22 +362,21 @@ impl SessionService for SessionApi {
             writer,
             request_id: request,
         } = request.into_inner();
-        refuse_writer(writer.as_ref())?;
+        convert::no_writer(writer.as_ref())?;
         let key = session(&caller, "session", key)?;
         let update = Update {
-            listing: convert::listing(listing.unwrap_or_default(), true, delete_extra_keys)?,
-            seen: self
+            listing: convert::listing("listing", listing, true, delete_extra_keys)?,
+            listing_etag: self
                 .sessions
                 .open_listing_etag(&caller, &key, &listing_etag),
-            token: self.token(&caller, &fencing_token),
+            token: self.sessions.open_token(&caller, &fencing_token),
             session: key,
+            most_metadata: MAX_METADATA,
         };
-        let done = self
-            .sessions
-            .update(&caller, request_id(&request)?, update)
-            .await?;
+        let request_id = request_id(&request)?;
+        let (view, done) = self.sessions.update(&caller, request_id, update).await?;
         Ok(Response::new(v1::UpdateSessionResponse {
-            session: Some(self.after(&caller, done.receipt, done.revision).await?),
+            session: Some(convert::session(&view)),
             writer_epoch: None,
             revision: done.revision.get(),
         }))
@@ -425,26 +394,20 @@ impl SessionService for SessionApi {
             writer,
             request_id: request,
         } = request.into_inner();
-        refuse_writer(writer.as_ref())?;
+        convert::no_writer(writer.as_ref())?;
         let key = session(&caller, "session", key)?;
         let delete = Delete {
             etag: self.sessions.open_etag(&caller, &key, &etag),
-            token: self.token(&caller, &fencing_token),
+            token: self.sessions.open_token(&caller, &fencing_token),
             session: key.clone(),
         };
-        let done = self
-            .sessions
-            .delete(&caller, request_id(&request)?, delete)
-            .await?;
+        let request_id = request_id(&request)?;
+        let done = self.sessions.delete(&caller, request_id, delete).await?;
+        let withdrawn = done.receipt.withdrawn.iter();
         Ok(Response::new(v1::DeleteSessionResponse {
             existed: done.receipt.existed,
             session_id: key.session.to_string(),
-            withdrawn_interrupt_ids: done
-                .receipt
-                .withdrawn
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            withdrawn_interrupt_ids: withdrawn.map(ToString::to_string).collect(),
             writer_epoch: None,
             revision: done.revision.get(),
         }))
@@ -467,15 +430,13 @@ impl SessionService for SessionApi {
             writer,
             request_id: request,
         } = request.into_inner();
-        refuse_writer(writer.as_ref())?;
+        convert::no_writer(writer.as_ref())?;
         let key = session(&caller, "session", key)?;
         if messages.is_empty() {
             return Err(Error::argument("messages", "must not be empty").into());
         }
-        let append = Append {
-            messages: self
-                .sessions
-                .encode(&message::items("messages", messages)?)?,
+        let append = AppendMessages {
+            messages: MessageWrite::Append(encode_all("messages", messages)?),
             preconditions: Preconditions {
                 etag: self.sessions.open_etag(&caller, &key, &etag),
                 base_seq,
@@ -484,21 +445,17 @@ impl SessionService for SessionApi {
                 must_not_exist,
                 recreate,
             },
-            token: self.token(&caller, &fencing_token),
+            token: self.sessions.open_token(&caller, &fencing_token),
             session: key,
             new_log: self.sessions.new_log(),
         };
-        let Done {
-            revision, receipt, ..
-        } = self
-            .sessions
-            .append(&caller, request_id(&request)?, append)
-            .await?;
+        let request_id = request_id(&request)?;
+        let (view, done) = self.sessions.append(&caller, request_id, append).await?;
         Ok(Response::new(v1::AppendMessagesResponse {
-            session: Some(self.outward(&caller, &receipt.session, revision)),
-            first_seq: receipt.first_seq,
+            session: Some(convert::session(&view)),
+            first_seq: done.receipt.first_seq,
             writer_epoch: None,
-            revision: revision.get(),
+            revision: done.revision.get(),
         }))
     }
 
@@ -509,51 +466,19 @@ impl SessionService for SessionApi {
         let caller = caller(&request)?;
         let v1::ListMessagesRequest {
             target,
-            view: wanted,
-            at_revision: at,
+            view,
+            at_revision,
             order,
             start_index,
             end_index,
             page_size: size,
             page_token,
         } = request.into_inner();
-        let target = match target {
-            Some(v1::list_messages_request::Target::Session(key)) => {
-                Target::Session(session(&caller, "session", Some(key))?)
-            }
-            Some(v1::list_messages_request::Target::Memory(key)) => {
-                Target::Memory(memory(&caller, "memory", Some(key))?)
-            }
-            Some(v1::list_messages_request::Target::Checkpoint(v1::CheckpointRef {
-                thread: key,
-                checkpoint_id: id,
-            })) => Target::Checkpoint {
-                thread: thread(&caller, "checkpoint.thread", key)?,
-                checkpoint: checkpoint_id("checkpoint.checkpoint_id", &id)?,
-                view: view("view", wanted, View::Full)?,
-            },
-            Some(v1::list_messages_request::Target::Snapshot(_)) => {
-                return not_implemented("a snapshot");
-            }
-            None => {
-                return Err(Error::argument(
-                    "target",
-                    "must be session, snapshot, checkpoint or memory",
-                )
-                .into());
-            }
-        };
-        let part = Part {
-            from: convert::index("start_index", start_index)?,
-            to: convert::index("end_index", end_index)?,
-            newest_first: match v1::SortOrder::try_from(order) {
-                Ok(v1::SortOrder::Unspecified | v1::SortOrder::OldestFirst) => false,
-                Ok(v1::SortOrder::NewestFirst) => true,
-                Err(_) => return Err(Error::argument("order", "must be an order").into()),
-            },
-        };
+        let target = self::target(&caller, target, view)?;
+        let part = convert::part(order, start_index, end_index)?;
+        let at = at_revision.map(convert::revision).transpose()?;
+        let at = at.unwrap_or(Revision::LATEST);
         let size = page_size("page_size", size)?;
-        let at = at_revision(at)?;
         let page = self
             .sessions
             .histories()
@@ -566,32 +491,11 @@ impl SessionService for SessionApi {
                 .map(|(index, item)| message::stored(item, index))
                 .collect(),
             next_page_token: page.next,
-            message_count: super::convert::common::count(page.total),
+            message_count: count(page.total),
             etag: page.etag,
             last_seq: page.last_seq,
             revision: page.revision.get(),
         }))
-    }
-
-    async fn set_pins(
-        &self,
-        _request: Request<v1::SetPinsRequest>,
-    ) -> Result<Response<v1::SetPinsResponse>, Status> {
-        not_implemented("SetPins")
-    }
-
-    async fn edit_message(
-        &self,
-        _request: Request<v1::EditMessageRequest>,
-    ) -> Result<Response<v1::EditMessageResponse>, Status> {
-        not_implemented("EditMessage")
-    }
-
-    async fn branch_session(
-        &self,
-        _request: Request<v1::BranchSessionRequest>,
-    ) -> Result<Response<v1::BranchSessionResponse>, Status> {
-        not_implemented("BranchSession")
     }
 
     async fn commit_run(
@@ -599,205 +503,190 @@ impl SessionService for SessionApi {
         request: Request<v1::CommitRunRequest>,
     ) -> Result<Response<v1::CommitRunResponse>, Status> {
         let caller = caller(&request)?;
-        let v1::CommitRunRequest {
-            session: key,
-            thread_id: thread,
-            fencing_token,
-            final_turn,
-            output_version,
-            input,
-            manager,
-            state,
-            system_prompt,
-            instructions,
-            plugin_states,
-            pending_input,
-            state_metadata_json,
-            withdraw,
-            outcome,
-            etag,
-            base_seq,
-            overwrite,
-            must_exist,
-            must_not_exist,
-            recreate,
-            writer,
-            request_id: request,
-            transcript,
-        } = request.into_inner();
-        refuse_writer(writer.as_ref())?;
-        if manager.is_some() {
-            return not_implemented("a conversation manager in CommitRun");
-        }
-        let key = session(&caller, "session", key)?;
-        let (mut written, replaces) = match transcript {
-            None => (Vec::new(), false),
-            Some(v1::commit_run_request::Transcript::Append(list)) => {
-                (message::items("append.messages", list.messages)?, false)
-            }
-            Some(v1::commit_run_request::Transcript::Replace(list)) => {
-                (message::items("replace.messages", list.messages)?, true)
-            }
-        };
-        if let Some(turn) = final_turn {
-            written.push(convert::final_turn(turn, output_version)?);
-        }
-        let encoded = self.sessions.encode(&written)?;
-        let messages = match (replaces, encoded.is_empty()) {
-            (true, _) => MessageWrite::Replace(encoded),
-            (false, true) => MessageWrite::Keep,
-            (false, false) => MessageWrite::Append(encoded),
-        };
-        let thread = match thread.as_deref() {
-            Some(text) => Some(ThreadRef {
-                agent: key.agent.clone(),
-                thread: thread_id("thread_id", text)?,
-            }),
-            None => None,
-        };
-        let commit = CommitRun {
-            thread,
-            token: self.token(&caller, &fencing_token),
-            messages,
-            written,
-            input: input.map(convert::input).transpose()?,
-            state: state
-                .map(|update| message::state_update("state", update, StateMode::Merge))
-                .transpose()?,
-            fields: convert::fields(Fields {
-                system_prompt,
-                instructions,
-                plugin_states,
-                pending_input,
-                state_metadata_json,
-                ..Fields::default()
-            })?,
-            withdraw,
-            outcome,
-            preconditions: Preconditions {
-                etag: self.sessions.open_etag(&caller, &key, &etag),
-                base_seq,
-                overwrite,
-                must_exist,
-                must_not_exist,
-                recreate,
-            },
-            session: key,
-            new_log: self.sessions.new_log(),
-            new_run: self.sessions.new_run(),
-        };
-        let done = self
+        let request = request.into_inner();
+        let request_id = request_id(&request.request_id)?;
+        let commit = self.commit(&caller, request)?;
+        let (view, memory_etag, done) = self
             .sessions
-            .commit_run(&caller, request_id(&request)?, commit)
+            .commit_run(&caller, request_id, commit)
             .await?;
-        let session = self
-            .after(&caller, done.receipt.session.clone(), done.revision)
-            .await?;
-        Ok(Response::new(convert_committed(session, done)))
+        let receipt = done.receipt;
+        let ids =
+            |ids: &[crate::domain::id::InterruptId]| ids.iter().map(ToString::to_string).collect();
+        Ok(Response::new(v1::CommitRunResponse {
+            session: Some(convert::session(&view)),
+            run_id: receipt.run.map(|run| run.to_string()).unwrap_or_default(),
+            timeline_rev: receipt.timeline_rev,
+            memory_etag,
+            last_summary: None,
+            removed_count: 0,
+            acknowledged_interrupt_ids: ids(&receipt.acknowledged),
+            withdrawn_interrupt_ids: ids(&receipt.withdrawn),
+            writer_epoch: None,
+            revision: done.revision.get(),
+        }))
+    }
+
+    async fn set_pins(
+        &self,
+        _request: Request<v1::SetPinsRequest>,
+    ) -> Result<Response<v1::SetPinsResponse>, Status> {
+        Err(not_available("SetPins"))
+    }
+
+    async fn edit_message(
+        &self,
+        _request: Request<v1::EditMessageRequest>,
+    ) -> Result<Response<v1::EditMessageResponse>, Status> {
+        Err(not_available("EditMessage"))
+    }
+
+    async fn branch_session(
+        &self,
+        _request: Request<v1::BranchSessionRequest>,
+    ) -> Result<Response<v1::BranchSessionResponse>, Status> {
+        Err(not_available("BranchSession"))
     }
 
     async fn create_snapshot(
         &self,
         _request: Request<v1::CreateSnapshotRequest>,
     ) -> Result<Response<v1::CreateSnapshotResponse>, Status> {
-        not_implemented("CreateSnapshot")
+        Err(not_available("CreateSnapshot"))
     }
 
     async fn list_snapshots(
         &self,
         _request: Request<v1::ListSnapshotsRequest>,
     ) -> Result<Response<v1::ListSnapshotsResponse>, Status> {
-        not_implemented("ListSnapshots")
+        Err(not_available("ListSnapshots"))
     }
 
     async fn get_snapshot(
         &self,
         _request: Request<v1::GetSnapshotRequest>,
     ) -> Result<Response<v1::GetSnapshotResponse>, Status> {
-        not_implemented("GetSnapshot")
+        Err(not_available("GetSnapshot"))
     }
 
     async fn delete_snapshot(
         &self,
         _request: Request<v1::DeleteSnapshotRequest>,
     ) -> Result<Response<v1::DeleteSnapshotResponse>, Status> {
-        not_implemented("DeleteSnapshot")
+        Err(not_available("DeleteSnapshot"))
     }
 
     async fn restore_snapshot(
         &self,
         _request: Request<v1::RestoreSnapshotRequest>,
     ) -> Result<Response<v1::RestoreSnapshotResponse>, Status> {
-        not_implemented("RestoreSnapshot")
+        Err(not_available("RestoreSnapshot"))
     }
 
     async fn begin_restore(
         &self,
         _request: Request<v1::BeginRestoreRequest>,
     ) -> Result<Response<v1::BeginRestoreResponse>, Status> {
-        not_implemented("BeginRestore")
+        Err(not_available("BeginRestore"))
     }
 
     async fn commit_restore(
         &self,
         _request: Request<v1::CommitRestoreRequest>,
     ) -> Result<Response<v1::CommitRestoreResponse>, Status> {
-        not_implemented("CommitRestore")
+        Err(not_available("CommitRestore"))
     }
 
     async fn abort_restore(
         &self,
         _request: Request<v1::AbortRestoreRequest>,
     ) -> Result<Response<v1::AbortRestoreResponse>, Status> {
-        not_implemented("AbortRestore")
+        Err(not_available("AbortRestore"))
     }
 
     async fn repair_guard(
         &self,
         _request: Request<v1::RepairGuardRequest>,
     ) -> Result<Response<v1::RepairGuardResponse>, Status> {
-        not_implemented("RepairGuard")
+        Err(not_available("RepairGuard"))
     }
 
     async fn get_writer(
         &self,
         _request: Request<v1::GetWriterRequest>,
     ) -> Result<Response<v1::GetWriterResponse>, Status> {
-        not_implemented("GetWriter")
+        Err(not_available("GetWriter"))
     }
 
     async fn manage_conversation(
         &self,
         _request: Request<v1::ManageConversationRequest>,
     ) -> Result<Response<v1::ManageConversationResponse>, Status> {
-        not_implemented("ManageConversation")
+        Err(not_available("ManageConversation"))
     }
 
     async fn estimate_tokens(
         &self,
         _request: Request<v1::EstimateTokensRequest>,
     ) -> Result<Response<v1::EstimateTokensResponse>, Status> {
-        not_implemented("EstimateTokens")
+        Err(not_available("EstimateTokens"))
     }
 
     async fn append_journal(
         &self,
         _request: Request<v1::AppendJournalRequest>,
     ) -> Result<Response<v1::AppendJournalResponse>, Status> {
-        not_implemented("AppendJournal")
+        Err(not_available("AppendJournal"))
     }
 
     async fn list_journal(
         &self,
         _request: Request<v1::ListJournalRequest>,
     ) -> Result<Response<v1::ListJournalResponse>, Status> {
-        not_implemented("ListJournal")
+        Err(not_available("ListJournal"))
     }
 
     async fn count_journal(
         &self,
         _request: Request<v1::CountJournalRequest>,
     ) -> Result<Response<v1::CountJournalResponse>, Status> {
-        not_implemented("CountJournal")
+        Err(not_available("CountJournal"))
+    }
+}
+
+/// Whose messages are meant.
+fn target(
+    caller: &Caller,
+    target: Option<v1::list_messages_request::Target>,
+    view: i32,
+) -> Result<Target> {
+    match target {
+        None => Err(Error::argument(
+            "target",
+            "is required: session, checkpoint or memory",
+        )),
+        Some(v1::list_messages_request::Target::Session(key)) => {
+            Ok(Target::Session(session(caller, "session", Some(key))?))
+        }
+        Some(v1::list_messages_request::Target::Memory(key)) => {
+            Ok(Target::Memory(memory(caller, "memory", Some(key))?))
+        }
+        Some(v1::list_messages_request::Target::Checkpoint(v1::CheckpointRef {
+            thread: key,
+            checkpoint_id,
+        })) => Ok(Target::Checkpoint {
+            thread: thread(caller, "checkpoint.thread", key)?,
+            checkpoint: optional_uuid(
+                "checkpoint.checkpoint_id",
+                &checkpoint_id,
+                CheckpointId::from_uuid,
+            )?,
+            view: checkpoint::view("view", view, View::Cut)?,
+        }),
+        Some(v1::list_messages_request::Target::Snapshot(_)) => Err(Error::new(
+            Reason::NotImplemented,
+            "snapshots are not available yet; list the messages of a session, checkpoint or memory",
+        )
+        .at("snapshot")),
     }
 }

@@ -13,14 +13,13 @@ use super::session_write::{TOMBSTONE_TTL, new_memory, rebase, window_of};
 use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::{AgentId, MemoryRef, UserId};
 use crate::domain::log::{LogId, Origin, Transcript};
-use crate::domain::message::Item;
 use crate::domain::revision::{Revision, Stamp};
 use crate::domain::session::{Memory, MemorySettings, Preconditions};
 use crate::domain::thread::Token;
 use crate::storage::entities::memory_key;
 use crate::storage::overlay::Overlay;
 use crate::storage::typed::{ChangeSet, EncodedItem, Loaded, decode, load, load_at, transcript};
-use crate::storage::{Abort, Direction, Error as StoreError, Kind, Query, Reads, Stretch};
+use crate::storage::{Abort, Direction, Kind, Query, Reads, Stretch};
 
 /// What a write does to a memory.
 #[derive(Debug, Serialize)]
@@ -82,22 +81,28 @@ impl Command for WriteMemory {
         check_memory(reads, &memory.value, self.token.as_ref()).await?;
         let replaces = matches!(self.write, MemoryWrite::Replace(_) | MemoryWrite::Clear);
         if replaces
-            && !memory.is_fresh()
+            && memory.value.generation.stored().is_some()
             && self.token.is_none()
             && !self.preconditions.allows_replacing()
         {
-            return Err(
-                Error::precondition_required("etag, base_seq, fencing_token, overwrite").into(),
-            );
+            return Err(Error::new(
+                Reason::AlreadyExists,
+                "the memory exists, and this call would replace what it holds; \
+                 send its etag, its base_seq, a fencing_token, or overwrite",
+            )
+            .with("last_seq", memory.value.head.last_seq)
+            .into());
+        }
+        if replaces && !memory.value.head.is_empty() {
+            memory.value.head.skip_seq();
+            changes.rebase(&mut memory.value.head, &Transcript::default())?;
         }
         let before = memory.value.head.last_seq;
         match &self.write {
-            MemoryWrite::Append(items) => append(changes, &mut memory.value, items),
-            MemoryWrite::Replace(items) => {
-                changes.rebase(&mut memory.value.head, &Transcript::default())?;
+            MemoryWrite::Append(items) | MemoryWrite::Replace(items) => {
                 append(changes, &mut memory.value, items);
             }
-            MemoryWrite::Clear => changes.rebase(&mut memory.value.head, &Transcript::default())?,
+            MemoryWrite::Clear => {}
             MemoryWrite::Configure(settings) => memory.value.settings = settings.clone(),
         }
         let whole = memory.value.head.len();
@@ -395,16 +400,6 @@ impl Memories {
         self.engine
             .sealer()
             .seal_revision(&caller.tenant, Purpose::Etag, Kind::Memory, &key, etag)
-    }
-
-    /// The items, encoded.
-    ///
-    /// # Errors
-    ///
-    /// [`Reason::Internal`] when one cannot be spelled as JSON, which is a bug.
-    pub fn encode(&self, items: &[Item]) -> Result<Vec<EncodedItem>> {
-        let encoded: Result<_, StoreError> = items.iter().map(EncodedItem::new).collect();
-        encoded.map_err(|error| super::engine::explain(error.into()))
     }
 
     /// Writes to a memory.

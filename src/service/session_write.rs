@@ -25,7 +25,7 @@ use crate::storage::typed::{
 use crate::storage::{Abort, Direction, Error as StoreError, Kind, Reads, Stretch};
 
 /// How long a deleted session, thread or memory refuses late writes.
-pub const TOMBSTONE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+pub const TOMBSTONE_TTL: Duration = Duration::from_hours(30 * 24);
 
 /// How many items at a time are looked at when a memory follows its session.
 const CHUNK: u64 = 128;
@@ -159,7 +159,18 @@ pub fn touch(session: &mut Session, now: Timestamp) {
     session.saved_at = now;
 }
 
-/// Writes messages, and says whether the history changed.
+/// What a write did to a history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Whether the history is another now.
+    pub changed: bool,
+    /// How many of the items were stored already.
+    pub matched: u64,
+    /// How many were new to the log, edits included.
+    pub new: u64,
+}
+
+/// Writes messages, and says what that did to the history.
 ///
 /// # Errors
 ///
@@ -170,19 +181,28 @@ pub async fn write_messages(
     session: &mut Session,
     write: &MessageWrite,
     now: Timestamp,
-) -> Result<bool, Abort> {
-    let changed = match write {
-        MessageWrite::Keep => false,
+) -> Result<Written, Abort> {
+    let written = match write {
+        MessageWrite::Keep => Written::default(),
         MessageWrite::Append(sent) => {
             append(changes, session, sent);
-            !sent.is_empty()
+            added(0, sent)
         }
         MessageWrite::Replace(sent) => replace(reads, changes, session, sent).await?,
     };
-    if changed {
+    if written.changed {
         touch(session, now);
     }
-    Ok(changed)
+    Ok(written)
+}
+
+/// What adding items to a history, of which some were stored already, did.
+const fn added(matched: u64, new: &[EncodedItem]) -> Written {
+    Written {
+        changed: !new.is_empty(),
+        matched,
+        new: new.len() as u64,
+    }
 }
 
 fn append(changes: &mut ChangeSet, session: &mut Session, sent: &[EncodedItem]) {
@@ -198,7 +218,7 @@ async fn replace(
     changes: &mut ChangeSet,
     session: &mut Session,
     sent: &[EncodedItem],
-) -> Result<bool, Abort> {
+) -> Result<Written, Abort> {
     let history = session.head.history();
     let before = transcript(reads, &history).await?;
     let stored = standings(reads, &before).await?;
@@ -215,25 +235,18 @@ async fn replace(
         .iter()
         .map(|stored| Candidate::of(&stored.item))
         .collect();
-    let sent_items: Vec<Item> = sent
-        .get(ends.prefix..sent.len() - ends.suffix)
-        .unwrap_or_default()
+    let unmatched = match stored_items.as_slice() {
+        [] => &[],
+        _ => sent
+            .get(ends.prefix..sent.len() - ends.suffix)
+            .unwrap_or_default(),
+    };
+    let sent_items: Vec<Item> = unmatched
         .iter()
         .map(EncodedItem::item)
         .collect::<Result<_, _>>()?;
     let sent_middle: Vec<_> = sent_items.iter().map(Candidate::of).collect();
-    // Without stored items in between, all that was sent there is new.
-    let steps = if stored_middle.is_empty() && !sent_middle.is_empty() {
-        let without: Vec<Standing> = stored
-            .iter()
-            .take(middle_from)
-            .chain(stored.iter().skip(middle_to))
-            .copied()
-            .collect();
-        steps(&without, &sketches, ends, &[], &sent_middle)
-    } else {
-        steps(&stored, &sketches, ends, &stored_middle, &sent_middle)
-    };
+    let steps = steps(&stored, &sketches, ends, &stored_middle, &sent_middle);
 
     let kept = steps
         .iter()
@@ -243,17 +256,25 @@ async fn replace(
     let rest = steps.get(kept..).unwrap_or_default();
     let only_adds = kept == stored.len() && rest.iter().all(|step| matches!(step, Step::Write(_)));
     if only_adds {
-        let added = sent.get(sent.len() - rest.len()..).unwrap_or_default();
-        append(changes, session, added);
-        return Ok(!added.is_empty());
+        let new = sent.get(sent.len() - rest.len()..).unwrap_or_default();
+        append(changes, session, new);
+        return Ok(added(kept as u64, new));
     }
 
+    let mut written = Written {
+        changed: true,
+        ..Written::default()
+    };
     let mut after = Transcript::default();
     for step in steps {
         match step {
-            Step::Keep(range) => after.push(range),
+            Step::Keep(range) => {
+                written.matched += 1;
+                after.push(range);
+            }
             Step::Write(at) => {
                 let Some(item) = sent.get(at) else { continue };
+                written.new += 1;
                 let row = changes.append_item(&mut session.head, Origin::Said, item);
                 session.turn += i64::from(item.sketch().is_user());
                 after.push(one(row, None));
@@ -263,6 +284,7 @@ async fn replace(
                 sent: at,
             } => {
                 let Some(item) = sent.get(at) else { continue };
+                written.new += 1;
                 let mut edited = item.item()?;
                 let known = stored_items
                     .get(from.wrapping_sub(middle_from))
@@ -279,10 +301,11 @@ async fn replace(
             }
         }
     }
-    let mut overlay = Overlay::new(reads, changes);
-    let joined = joined_items(&mut overlay, &after).await?;
-    set_transcript(changes, &mut session.head, &after, &joined)?;
-    Ok(true)
+    if written.new == 0 {
+        session.head.skip_seq();
+    }
+    rebase(reads, changes, &mut session.head, &after).await?;
+    Ok(written)
 }
 
 /// A range of one row.
@@ -490,6 +513,7 @@ pub async fn sync_memory(
         // A log of its own for a memory that nothing else has written to: one id in
         // the session's log's name space, so that the operation can run again.
         None => Loaded::fresh(Memory {
+            owner: session.key.user.clone(),
             leased_by: session
                 .leased_by
                 .clone()
@@ -507,6 +531,7 @@ pub async fn sync_memory(
     .await?;
     let current = transcript(&mut overlay, &memory.value.head.history()).await?;
     if wanted != current || memory.is_fresh() {
+        memory.value.head.skip_seq();
         rebase(reads, changes, &mut memory.value.head, &wanted).await?;
         memory.value.etag = Stamp::THIS_COMMIT;
         memory.value.updated_at = now;

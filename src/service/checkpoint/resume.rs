@@ -286,6 +286,7 @@ impl Resume {
         if !(whole && session.head.history() == checkpoint.history) {
             let wanted = transcript(reads, &checkpoint.history).await?.slice(0, keep);
             if wanted != transcript(reads, &session.head.history()).await? {
+                session.head.skip_seq();
                 changes.rebase(&mut session.head, &wanted)?;
                 changed = true;
             }
