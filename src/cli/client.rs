@@ -82,8 +82,21 @@ impl Connection {
     ///
     /// When there is no server at the address.
     pub async fn connect(&self) -> Result<Client, Error> {
+        self.connect_as(self.key.clone().or_else(|| self.local_key()))
+            .await
+    }
+
+    /// Connects as nobody in particular: an agent, where that is allowed.
+    ///
+    /// # Errors
+    ///
+    /// When there is no server at the address.
+    pub async fn connect_without_key(&self) -> Result<Client, Error> {
+        self.connect_as(None).await
+    }
+
+    async fn connect_as(&self, key: Option<String>) -> Result<Client, Error> {
         let channel = channel(&self.addr).await?;
-        let key = self.key.clone().or_else(|| self.local_key());
         let value = match key {
             Some(key) => Some(
                 format!("Bearer {key}")

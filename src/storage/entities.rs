@@ -278,16 +278,13 @@ impl Entity for Call {
     }
 
     fn index(&self) -> Vec<IndexEntry> {
-        match self.state {
-            CallState::Started | CallState::InDoubt => {
-                let [agent, thread] = thread_parts(&self.identity.thread);
-                vec![entry(
-                    Index::CallOpen,
-                    &[agent, thread, self.execution_key.as_bytes()],
-                )]
-            }
-            CallState::Finished | CallState::Retry => Vec::new(),
+        let [agent, thread] = thread_parts(&self.identity.thread);
+        let place = [agent, thread, self.execution_key.as_bytes()];
+        let mut index = vec![entry(Index::CallKey, &place)];
+        if matches!(self.state, CallState::Started | CallState::InDoubt) {
+            index.push(entry(Index::CallOpen, &place));
         }
+        index
     }
 }
 

@@ -27,7 +27,7 @@ use crate::domain::time::Timestamp;
 use crate::service::caller::{Caller, Role as CallerRole};
 use crate::service::engine::{Command, Done};
 use crate::storage::entities::{
-    call_key, checkpoint_key, interrupt_key, place, session_key, thread_prefix, tool_rules_key,
+    call_key, checkpoint_key, interrupt_key, session_key, thread_prefix, tool_rules_key,
 };
 use crate::storage::typed::{ChangeSet, Loaded, load, load_at};
 use crate::storage::{Abort, Direction, Error as StoreError, Index, Query, Reads, Stretch};
@@ -504,10 +504,8 @@ async fn find_call(
     thread: &ThreadRef,
     execution_key: &str,
 ) -> Result<Loaded<Call>, Abort> {
-    let wanted = place(&[&thread_prefix(thread), execution_key.as_bytes()]);
     // The prefix ends with the separator already.
     let prefix = [&thread_prefix(thread), execution_key.as_bytes()].concat();
-    debug_assert!(wanted.len() == prefix.len() + 1);
     let stretch = Stretch {
         prefix: prefix.clone().into(),
         after: None,
