@@ -7,6 +7,7 @@
 )]
 
 mod harness;
+mod model;
 mod sqlite_only;
 
 use harness::{MemoryHarness, SqliteHarness};

@@ -179,6 +179,7 @@ pub async fn pages_of_records_neither_repeat_nor_skip(harness: &dyn Harness) {
                 next.after = Some(Bytes::copy_from_slice(last.as_bytes()));
                 assert!(page.len() <= 2);
                 pages.extend(page);
+                assert!(pages.len() <= whole.len(), "pages without end");
             }
             assert_eq!(bodies(&pages), bodies(&whole));
         }
