@@ -13,12 +13,13 @@ mod writer;
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -91,6 +92,8 @@ struct Shared {
     idle: Mutex<Option<Vec<Connection>>>,
     /// Set after a failed sync: what the disk holds is unknown until a restart.
     broken: AtomicBool,
+    /// How many groups were committed.
+    groups: AtomicU64,
     /// Held as long as the store is open: one server for each file.
     lock: Mutex<Option<File>>,
 }
@@ -123,6 +126,7 @@ impl SqliteStore {
             wake: Wake::default(),
             idle: Mutex::new(Some(Vec::new())),
             broken: AtomicBool::new(false),
+            groups: AtomicU64::new(0),
             lock: Mutex::new(Some(lock)),
         });
         let (jobs, queue) = mpsc::channel(QUEUE);
@@ -137,6 +141,12 @@ impl SqliteStore {
             jobs: Mutex::new(Some(jobs)),
             writer: Mutex::new(Some(writer)),
         })
+    }
+
+    /// How many groups were committed since the store was opened: one sync each.
+    #[must_use]
+    pub fn groups(&self) -> u64 {
+        self.shared.groups.load(Ordering::Relaxed)
     }
 
     fn jobs(&self) -> Result<mpsc::Sender<Job>> {
@@ -218,8 +228,20 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
     let connection =
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sort)?;
     connection.busy_timeout(BUSY).map_err(sort)?;
+    steady_plans(&connection)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// Keeps statements as they were prepared.
+///
+/// SQLite otherwise looks at the values bound to a statement with a LIMIT to plan
+/// it, and so plans it anew for each run: half of the time of a small read.
+fn steady_plans(connection: &Connection) -> Result<()> {
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map_err(sort)
+        .map(drop)
 }
 
 /// Sets up the connection that writes.
@@ -238,7 +260,12 @@ fn configure(connection: &Connection, options: &Options) -> Result<()> {
     }
     set_sync(connection, options.sync)?;
     connection
-        .execute_batch("PRAGMA wal_autocheckpoint = 0")
+        .execute_batch(
+            // A savepoint keeps the pages it may have to restore in memory: in a
+            // file they cost each group more than the commit itself.
+            "PRAGMA temp_store = MEMORY;
+             PRAGMA wal_autocheckpoint = 0;",
+        )
         .map_err(sort)?;
     if let Some(bytes) = options.max_bytes {
         let pages = bytes / u64::from(PAGE_BYTES);

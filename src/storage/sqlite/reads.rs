@@ -417,6 +417,8 @@ fn feed_sql(kinds: &[Kind]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::StatementStatus;
+
     use super::*;
 
     fn stretch(prefix: &[u8], after: Option<&[u8]>, direction: Direction) -> Stretch {
@@ -452,14 +454,16 @@ mod tests {
         assert_eq!(backward.to.as_deref(), Some(&b"\xff\x01"[..]));
     }
 
-    /// No statement sorts, or goes through more than it has to, whatever the
-    /// planner thinks of the tables.
-    #[test]
-    fn every_statement_follows_an_index() {
+    fn database() -> Connection {
         let connection = Connection::open_in_memory().unwrap();
+        super::super::steady_plans(&connection).unwrap();
         connection
             .execute_batch(include_str!("migrations/0001_initial.sql"))
             .unwrap();
+        connection
+    }
+
+    fn statements() -> Vec<String> {
         let mut statements = vec![
             REVISION.to_owned(),
             RECORD.to_owned(),
@@ -477,7 +481,15 @@ mod tests {
                 statements.push(index_sql(&bounds, direction));
             }
         }
-        for sql in statements {
+        statements
+    }
+
+    /// No statement sorts, or goes through more than it has to, whatever the
+    /// planner thinks of the tables.
+    #[test]
+    fn every_statement_follows_an_index() {
+        let connection = database();
+        for sql in statements() {
             let mut explain = connection
                 .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
                 .unwrap();
@@ -491,6 +503,21 @@ mod tests {
                 plan.contains("SEARCH") && !plan.contains("SCAN") && !plan.contains("TEMP"),
                 "{plan}:\n{sql}"
             );
+        }
+    }
+
+    #[test]
+    fn no_statement_is_planned_anew_for_other_values() {
+        let connection = database();
+        for sql in statements() {
+            let mut statement = connection.prepare(&sql).unwrap();
+            for run in 1..5_i64 {
+                for parameter in 1..=statement.parameter_count() {
+                    statement.raw_bind_parameter(parameter, run).unwrap();
+                }
+                while statement.raw_query().next().unwrap().is_some() {}
+            }
+            assert_eq!(statement.get_status(StatementStatus::RePrepare), 0, "{sql}");
         }
     }
 }

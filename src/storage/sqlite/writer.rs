@@ -149,6 +149,7 @@ impl Writer {
         }
         match run(&self.connection, "COMMIT") {
             Ok(()) => {
+                self.shared.groups.fetch_add(1, Ordering::Relaxed);
                 if self.ends.len() > ENDS {
                     self.ends.clear();
                 }
