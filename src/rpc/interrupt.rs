@@ -217,6 +217,7 @@ impl InterruptService for InterruptApi {
                 Event::Snapshot(item) => Wire::Snapshot(outward(&item)),
                 Event::Changed(item) => Wire::Changed(outward(&item)),
                 Event::Left(item) => Wire::Left(outward(&item)),
+                Event::Deleted(never) => match never {},
                 Event::Synced => Wire::Synced(v1::Synced {}),
                 Event::Progress => Wire::Progress(v1::Progress {}),
                 Event::Goodbye(farewell) => Wire::Goodbye(goodbye(farewell)),
@@ -350,10 +351,10 @@ impl InterruptService for InterruptApi {
             .as_ref()
             .map(|span| inward_duration("wait", span))
             .transpose()?
-            .unwrap_or(MAX_WAIT);
+            .unwrap_or_default();
         let (interrupt, revision) = self
-            .interrupts
-            .poll(&caller, interrupt_id(&id)?, wait.min(MAX_WAIT))
+            .watches
+            .poll_decision(&caller, interrupt_id(&id)?, wait.min(MAX_WAIT))
             .await?;
         Ok(Response::new(v1::PollDecisionResponse {
             interrupt: Some(self.outward(&caller, &interrupt, revision)),

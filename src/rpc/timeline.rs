@@ -1,12 +1,15 @@
 //! `TimelineService` over the wire.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
 use super::auth::{caller, still_valid};
-use super::convert::common::{metadata, optional_session, page_size, request_id, session};
+use super::convert::common::{
+    metadata, optional_session, page_size, request_id, session, session_ref,
+};
 use super::convert::timeline as convert;
 use crate::domain::error::{Error, Result};
 use crate::proto::v1::{self, timeline_service_server::TimelineService};
@@ -90,13 +93,6 @@ impl TimelineService for TimelineApi {
             start,
         } = request.into_inner();
         let key = optional_session(&caller, "session", key)?;
-        if key.is_none() && (caller.agent.is_some() || caller.user.is_some()) {
-            return Err(Error::argument(
-                "session",
-                "is required: this key is for one agent or user",
-            )
-            .into());
-        }
         let start = match start {
             Some(v1::watch_timeline_request::Start::InitialState(true)) => Start::InitialState,
             Some(v1::watch_timeline_request::Start::Cursor(cursor)) => Start::Cursor(cursor),
@@ -113,6 +109,8 @@ impl TimelineService for TimelineApi {
         };
         let watch = TimelineWatch {
             session: key,
+            agent: caller.agent.clone(),
+            user: caller.user.clone(),
             kinds: convert::kinds("filter", filter)?,
         };
         let stream = self.watches.watch(&caller, watch, start, valid).await?;
@@ -124,11 +122,16 @@ impl TimelineService for TimelineApi {
                 event,
             } = said?;
             let event = match event {
-                Event::Snapshot(item) => Wire::Snapshot(convert::entry(item, revision)),
+                Event::Snapshot(item) => {
+                    Wire::Snapshot(convert::entry(Arc::unwrap_or_clone(item), revision))
+                }
                 // Entries are never changed, so none ever leaves a filter.
                 Event::Changed(item) | Event::Left(item) => {
-                    Wire::Changed(convert::entry(item, revision))
+                    Wire::Changed(convert::entry(Arc::unwrap_or_clone(item), revision))
                 }
+                Event::Deleted(session) => Wire::Deleted(v1::TimelineDeleted {
+                    session: Some(session_ref(&session)),
+                }),
                 Event::Synced => Wire::Synced(v1::Synced {}),
                 Event::Progress => Wire::Progress(v1::Progress {}),
                 Event::Goodbye(farewell) => Wire::Goodbye(convert::goodbye(farewell)),

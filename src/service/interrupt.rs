@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::caller::{Caller, Role};
@@ -412,7 +411,7 @@ pub fn is_visible(caller: &Caller, interrupt: &Interrupt) -> bool {
     caller.check_agent(&interrupt.agent).is_ok() && caller.check_user(user).is_ok()
 }
 
-fn not_found() -> Error {
+pub(super) fn not_found() -> Error {
     Error::new(
         Reason::InterruptNotFound,
         "there is no such interrupt; check interrupt_id",
@@ -1209,28 +1208,5 @@ impl Interrupts {
         acknowledge: Acknowledge,
     ) -> Result<Done<InterruptId>> {
         self.engine.submit(caller, request_id, acknowledge).await
-    }
-
-    /// The interrupt once it is terminal, or as it is when `wait` is over. Running
-    /// out of time is no error.
-    ///
-    /// # Errors
-    ///
-    /// [`Reason::InterruptNotFound`].
-    pub async fn poll(&self, caller: &Caller, id: InterruptId, wait: Duration) -> Result<Revised> {
-        /// Another replica's commit may show without a wake-up.
-        const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-        let end = Instant::now() + wait;
-        let mut commits = self.engine.store().commits(&caller.tenant);
-        loop {
-            commits.mark_unchanged();
-            let found = self.get(caller, id).await?;
-            let left = end.saturating_duration_since(Instant::now());
-            if found.0.state.is_terminal() || left.is_zero() {
-                return Ok(found);
-            }
-            let _ = tokio::time::timeout(LOOK_AGAIN.min(left), commits.changed()).await;
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! Watches: what is there, then every change of it, with nothing lost between.
 //!
-//! Each stream reads the feed from the store, at the pace of its reader, from the
-//! revision that its cursor names. A slow reader so costs a bounded buffer and
-//! stalls nobody, and any replica can go on where another one stopped.
+//! A cursor names a revision, and a stream goes on with the feed of the store after
+//! it, at the pace of its reader. A slow reader so costs a bounded buffer and stalls
+//! nobody, and any replica can go on where another one stopped.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -10,32 +10,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::caller::Caller;
 use super::engine::Engine;
-use super::interrupt::{Filter, ListOrder, is_visible};
-use super::listing::{self, Position};
+use super::interrupt::{Revised, is_visible, not_found};
 use super::seal::hash;
 use crate::domain::error::{Error, Reason, Result};
-use crate::domain::id::{InterruptId, PrincipalName, SessionRef, Tenant};
+use crate::domain::id::{InterruptId, PrincipalName, Tenant};
 use crate::domain::interrupt::Interrupt;
 use crate::domain::log::Digest;
 use crate::domain::revision::Revision;
-use crate::domain::timeline::{Entry, EntryKind};
-use crate::storage::entities::{interrupt_key, timeline_prefix};
-use crate::storage::typed::{Loaded, decode, load, load_at};
-use crate::storage::{Abort, Direction, Entity, FeedEntry, Kind, Query, Reads, Stretch};
+use crate::storage::entities::interrupt_key;
+use crate::storage::typed::load;
+use crate::storage::{Abort, Kind, Query, Reads};
 
-/// How many changes are read at a time.
+mod tail;
+mod watched;
+
+use tail::{Bell, Commit, ReadFeed, Tail, Tails};
+pub use watched::{Change, Interest, InterruptWatch, Placed, TimelineWatch, Watched};
+
+/// How many records or changes are read at a time.
 const CHUNK: usize = 256;
 /// How many messages wait for a slow reader before its stream waits too.
 const BUFFER: usize = 16;
+/// How long a stream that is to end waits for its reader to take what is left.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How watches behave.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +55,8 @@ pub struct Options {
     /// How often the store is asked whether something has happened, for commits
     /// that nobody tells of.
     pub poll: Duration,
+    /// How often a stream asks whether its key still holds.
+    pub recheck: Duration,
     /// How many streams one principal may have open.
     pub max_streams: usize,
 }
@@ -57,138 +67,8 @@ impl Default for Options {
             progress: Duration::from_secs(15),
             max_age: Duration::from_secs(600),
             poll: Duration::from_secs(1),
+            recheck: Duration::from_secs(5),
             max_streams: 256,
-        }
-    }
-}
-
-/// What can be watched.
-#[async_trait]
-pub trait Watched: Debug + Clone + Serialize + Send + Sync + 'static {
-    /// The records.
-    type Item: Entity;
-
-    /// What cursors are for, so that one of another kind of watch is refused.
-    const NAME: &'static str;
-
-    /// Whether a record is one of them.
-    fn matches(&self, item: &Self::Item) -> bool;
-
-    /// Some of those that there were at a revision, beyond a place, each with its
-    /// place.
-    ///
-    /// # Errors
-    ///
-    /// [`Abort::Store`] from `reads`.
-    async fn list(
-        &self,
-        reads: &mut dyn Reads,
-        after: Option<Vec<u8>>,
-        at: Revision,
-    ) -> Result<Vec<(Vec<u8>, Loaded<Self::Item>)>, Abort>;
-}
-
-/// A watch of interrupts.
-#[derive(Clone, Debug, Serialize)]
-pub struct InterruptWatch {
-    /// Which.
-    pub filter: Filter,
-}
-
-#[async_trait]
-impl Watched for InterruptWatch {
-    type Item = Interrupt;
-    const NAME: &'static str = "WatchInterrupts";
-
-    fn matches(&self, item: &Interrupt) -> bool {
-        self.filter.matches(item)
-    }
-
-    async fn list(
-        &self,
-        reads: &mut dyn Reads,
-        after: Option<Vec<u8>>,
-        at: Revision,
-    ) -> Result<Vec<(Vec<u8>, Loaded<Interrupt>)>, Abort> {
-        let order = self.filter.order(ListOrder::OldestFirst);
-        let from = Position {
-            after: after.unwrap_or_default(),
-            at,
-        };
-        let listed =
-            listing::page(reads, &order, Some(&from), CHUNK, |item| self.matches(item)).await?;
-        let place = |item: &Loaded<Interrupt>| {
-            let entries = item.value.index().into_iter();
-            let mut at_order = entries.filter(|entry| {
-                entry.index == order.index && entry.place.starts_with(&order.prefix)
-            });
-            at_order
-                .next()
-                .map(|entry| entry.place.to_vec())
-                .unwrap_or_default()
-        };
-        Ok(listed
-            .items
-            .into_iter()
-            .map(|item| (place(&item), item))
-            .collect())
-    }
-}
-
-/// A watch of a session's timeline, or of all of the tenant's.
-#[derive(Clone, Debug, Serialize)]
-pub struct TimelineWatch {
-    /// The session; `None` for all.
-    pub session: Option<SessionRef>,
-    /// Entries of one of these kinds; empty means any.
-    pub kinds: Vec<EntryKind>,
-}
-
-#[async_trait]
-impl Watched for TimelineWatch {
-    type Item = Entry;
-    const NAME: &'static str = "WatchTimeline";
-
-    fn matches(&self, item: &Entry) -> bool {
-        self.session
-            .as_ref()
-            .is_none_or(|session| item.session == *session)
-            && (self.kinds.is_empty() || self.kinds.contains(&item.kind))
-    }
-
-    async fn list(
-        &self,
-        reads: &mut dyn Reads,
-        after: Option<Vec<u8>>,
-        at: Revision,
-    ) -> Result<Vec<(Vec<u8>, Loaded<Entry>)>, Abort> {
-        let mut stretch = Stretch {
-            prefix: self
-                .session
-                .as_ref()
-                .map(timeline_prefix)
-                .unwrap_or_default(),
-            after: after.map(Into::into),
-            direction: Direction::Forward,
-            limit: CHUNK,
-        };
-        // A page of entries that do not match says nothing about later ones.
-        loop {
-            let page = reads.records(Kind::TimelineEntry, &stretch, at).await?;
-            let whole = page.len() < CHUNK;
-            stretch.after = page
-                .last()
-                .map(|(key, _)| bytes::Bytes::copy_from_slice(key.as_bytes()));
-            let mut found = Vec::new();
-            for (key, version) in page {
-                let entry = decode::<Entry>(reads.tenant(), &key, &version)?;
-                if self.matches(&entry.value) {
-                    found.push((key.as_bytes().to_vec(), entry));
-                }
-            }
-            if whole || !found.is_empty() {
-                return Ok(found);
-            }
         }
     }
 }
@@ -206,24 +86,26 @@ pub enum Start {
 
 /// What a watch says.
 #[derive(Clone, Debug)]
-pub struct Said<T> {
+pub struct Said<T, G> {
     /// Where to go on from after this.
     pub cursor: String,
     /// The revision it is about.
     pub revision: Revision,
     /// What.
-    pub event: Event<T>,
+    pub event: Event<T, G>,
 }
 
 /// What has happened.
 #[derive(Clone, Debug)]
-pub enum Event<T> {
+pub enum Event<T, G> {
     /// It is there.
-    Snapshot(T),
+    Snapshot(Arc<T>),
     /// It changed, or came.
-    Changed(T),
+    Changed(Arc<T>),
     /// It changed, and is no longer one of those that are watched.
-    Left(T),
+    Left(Arc<T>),
+    /// It is gone.
+    Deleted(G),
     /// All that was there was said.
     Synced,
     /// Nothing, up to the cursor.
@@ -241,24 +123,32 @@ pub enum Farewell {
     MaxAge,
 }
 
-/// What a cursor says.
+/// What a cursor says: small, for it comes with every message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Cursor {
-    epoch: [u8; 8],
+    #[serde(rename = "e")]
+    epoch: u64,
+    #[serde(rename = "r")]
     revision: Revision,
-    filter: [u8; 8],
+    #[serde(rename = "f")]
+    filter: u64,
     /// The first bytes of the feed's chain at the revision.
-    chain: [u8; 8],
+    #[serde(rename = "c")]
+    chain: u64,
     /// The place of the last item said, while what was there at the revision is
     /// still being said.
-    listed: Option<Vec<u8>>,
+    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    listed: Option<String>,
+    /// A later commit of which so many changes were said, and not all.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    partly: Option<(Revision, usize)>,
 }
 
 /// Whether the key that a stream was opened with still holds.
 pub type StillValid = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A stream of what a watch says.
-pub type Stream<T> = ReceiverStream<Result<Said<T>>>;
+pub type Stream<W> = ReceiverStream<Result<Said<<W as Watched>::Item, <W as Watched>::Gone>>>;
 
 /// Runs watches.
 #[derive(Clone, Debug)]
@@ -268,6 +158,8 @@ pub struct Watches {
     drain: CancellationToken,
     tracker: TaskTracker,
     open: Arc<Mutex<HashMap<(Tenant, PrincipalName), usize>>>,
+    interrupts: Tails<InterruptWatch>,
+    timelines: Tails<TimelineWatch>,
 }
 
 /// A place among the streams of a principal.
@@ -298,6 +190,8 @@ impl Watches {
             drain,
             tracker: TaskTracker::new(),
             open: Arc::default(),
+            interrupts: Tails::default(),
+            timelines: Tails::default(),
         }
     }
 
@@ -331,18 +225,23 @@ impl Watches {
     ///
     /// [`Reason::CursorInvalid`], [`Reason::CursorFilterChanged`],
     /// [`Reason::CursorEpochChanged`], [`Reason::CursorCompacted`] with the oldest
-    /// revision, [`Reason::LimitExceeded`].
+    /// cursor, [`Reason::LimitExceeded`].
     pub async fn watch<W: Watched>(
         &self,
         caller: &Caller,
         watched: W,
         start: Start,
         still_valid: StillValid,
-    ) -> Result<Stream<W::Item>> {
+    ) -> Result<Stream<W>> {
         let seat = self.seat(caller)?;
-        let filter = hash(&watched);
-        let position = match start {
-            Start::Cursor(cursor) => self.open(caller, W::NAME, filter, &cursor).await?,
+        let filter = u64::from_be_bytes(hash(&watched));
+        let tails = W::tails(self);
+        let tail = tails
+            .of(&self.engine, &caller.tenant, self.options.poll)
+            .await?;
+        let greets = start == Start::Now;
+        let place = match start {
+            Start::Cursor(cursor) => self.open::<W>(caller, filter, &cursor).await?,
             Start::InitialState => Place {
                 listed: Some(None),
                 ..self.newest(caller).await?
@@ -351,17 +250,18 @@ impl Watches {
         };
         let (said, stream) = mpsc::channel(BUFFER);
         let run = Run {
+            life: Life::new(self, still_valid),
+            bell: tail.bell(watched.interest()),
+            tail,
             watches: self.clone(),
-            caller: caller.clone(),
+            tenant: caller.tenant.clone(),
             watched,
             filter,
             said,
-            place: position,
-            still_valid,
-            born: Instant::now(),
+            place,
         };
         self.tracker.spawn(async move {
-            run.to_end().await;
+            run.to_end(greets).await;
             drop(seat);
         });
         Ok(ReceiverStream::new(stream))
@@ -369,24 +269,14 @@ impl Watches {
 
     async fn newest(&self, caller: &Caller) -> Result<Place> {
         let (revision, chain) = self.engine.read(&caller.tenant, Newest).await?;
-        Ok(Place {
-            revision,
-            chain,
-            listed: None,
-        })
+        Ok(Place::at(revision, chain))
     }
 
     /// The place that a cursor names.
-    async fn open(
-        &self,
-        caller: &Caller,
-        name: &str,
-        filter: [u8; 8],
-        cursor: &str,
-    ) -> Result<Place> {
+    async fn open<W: Watched>(&self, caller: &Caller, filter: u64, cursor: &str) -> Result<Place> {
         let sealer = self.engine.sealer();
         let cursor = sealer
-            .open::<Cursor>(&caller.tenant, name.as_bytes(), cursor)
+            .open::<Cursor>(&caller.tenant, W::NAME.as_bytes(), cursor)
             .ok_or_else(|| {
                 Error::new(
                     Reason::CursorInvalid,
@@ -400,7 +290,7 @@ impl Watches {
                 "the store was restored since, and this cursor is of a history that is no more; start with initial_state",
             )
         };
-        if cursor.epoch != sealer.epoch() {
+        if cursor.epoch != u64::from_be_bytes(sealer.epoch()) {
             return Err(epoch_changed());
         }
         if cursor.filter != filter {
@@ -410,29 +300,58 @@ impl Watches {
             )
             .at("cursor"));
         }
-        let (newest, chain) = self
-            .engine
-            .read(
-                &caller.tenant,
-                ChainAt {
-                    revision: cursor.revision,
-                },
+        let listed = cursor
+            .listed
+            .map(|listed| URL_SAFE_NO_PAD.decode(listed))
+            .transpose();
+        let Ok(listed) = listed else {
+            return Err(Error::new(
+                Reason::CursorInvalid,
+                "this cursor names no item; start with initial_state",
             )
+            .at("cursor"));
+        };
+        let revision = cursor.revision;
+        let history = self
+            .engine
+            .read(&caller.tenant, History { revision })
             .await?;
-        match chain {
+        match history.chain {
             Some(chain) if short(chain) == cursor.chain => Ok(Place {
-                revision: cursor.revision,
-                chain,
-                listed: cursor.listed.map(Some),
+                listed: listed.map(Some),
+                partly: cursor.partly,
+                ..Place::at(revision, chain)
             }),
             Some(_) => Err(epoch_changed()),
-            None if cursor.revision > newest => Err(epoch_changed()),
-            None => Err(Error::new(
-                Reason::CursorCompacted,
-                "what came after this cursor is no longer kept; start with initial_state",
-            )
-            .with("newest_revision", newest)),
+            None if revision > history.newest => Err(epoch_changed()),
+            None => {
+                let (oldest, chain) = history.oldest;
+                let place = Place::at(oldest, chain);
+                let oldest_cursor = self.seal::<W>(&caller.tenant, filter, &place);
+                Err(Error::new(
+                    Reason::CursorCompacted,
+                    "what came after this cursor is no longer kept; start with initial_state",
+                )
+                .with("oldest_revision", oldest)
+                .with("oldest_cursor", oldest_cursor))
+            }
         }
+    }
+
+    fn seal<W: Watched>(&self, tenant: &Tenant, filter: u64, place: &Place) -> String {
+        let sealer = self.engine.sealer();
+        let cursor = Cursor {
+            epoch: u64::from_be_bytes(sealer.epoch()),
+            revision: place.revision,
+            filter,
+            chain: short(place.chain),
+            listed: place.listed.as_ref().map(|listed| {
+                // At the very start there is no item to go on from.
+                URL_SAFE_NO_PAD.encode(listed.as_deref().unwrap_or_default())
+            }),
+            partly: place.partly,
+        };
+        sealer.seal(tenant, W::NAME.as_bytes(), &cursor)
     }
 
     /// The interrupt at once, then whenever it changes, until it is terminal.
@@ -447,63 +366,59 @@ impl Watches {
         still_valid: StillValid,
     ) -> Result<ReceiverStream<Result<Awaited>>> {
         let seat = self.seat(caller)?;
-        let find = || async {
-            let found = self.engine.read(&caller.tenant, Find { id }).await?;
-            let found = found.filter(|found| is_visible(caller, &found.value));
-            found.ok_or_else(|| {
-                Error::new(
-                    Reason::InterruptNotFound,
-                    "there is no such interrupt; check interrupt_id",
-                )
-            })
-        };
-        let first = find().await?;
+        let waiting = self.wait_for(caller, id).await?;
+        let first = waiting.look().await?;
         let (said, stream) = mpsc::channel(BUFFER);
-        let (watches, caller) = (self.clone(), caller.clone());
+        let life = Life::new(self, still_valid);
         self.tracker.spawn(async move {
             let _seat = seat;
-            let mut commits = watches.engine.store().commits(&caller.tenant);
-            let born = Instant::now();
-            let mut seen = Revision::ZERO;
-            let mut next = Ok(Some(first));
-            loop {
-                match next {
-                    Ok(Some(found)) if found.revision > seen => {
-                        seen = found.revision;
-                        let terminal = found.value.state.is_terminal();
-                        let awaited = Awaited::State(Box::new(found.value), found.revision);
-                        if said.send(Ok(awaited)).await.is_err() || terminal {
-                            return;
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(error) => {
-                        let _ = said.send(Err(error)).await;
-                        return;
-                    }
-                }
-                if !still_valid() {
-                    let _ = said.send(Err(revoked())).await;
-                    return;
-                }
-                let left = watches.options.max_age.saturating_sub(born.elapsed());
-                tokio::select! {
-                    () = watches.drain.cancelled() => {
-                        let _ = said.send(Ok(Awaited::Goodbye(Farewell::Drain))).await;
-                        return;
-                    }
-                    () = tokio::time::sleep(left) => {
-                        let _ = said.send(Ok(Awaited::Goodbye(Farewell::MaxAge))).await;
-                        return;
-                    }
-                    () = said.closed() => return,
-                    _ = commits.changed() => {}
-                    () = tokio::time::sleep(watches.options.poll) => {}
-                }
-                next = watches.engine.read(&caller.tenant, Find { id }).await;
+            if let Err(End::Failed(error)) = waiting.tell(first, &said, &life).await {
+                // A reader that is gone meanwhile does not need it.
+                let _ = said.try_send(Err(error));
             }
         });
         Ok(ReceiverStream::new(stream))
+    }
+
+    /// The interrupt once it is terminal, or as it is when `wait` is over or the
+    /// server stops. Running out of time is no error.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::InterruptNotFound`].
+    pub async fn poll_decision(
+        &self,
+        caller: &Caller,
+        id: InterruptId,
+        wait: Duration,
+    ) -> Result<Revised> {
+        let waiting = self.wait_for(caller, id).await?;
+        let end = Instant::now() + wait;
+        loop {
+            let found = waiting.look().await?;
+            if found.0.state.is_terminal() {
+                return Ok(found);
+            }
+            tokio::select! {
+                () = waiting.bell.rung() => {}
+                () = sleep_until(end) => return waiting.look().await,
+                () = self.drain.cancelled() => return Ok(found),
+            }
+        }
+    }
+
+    async fn wait_for(&self, caller: &Caller, id: InterruptId) -> Result<Waiting> {
+        let tails = &self.interrupts;
+        let tail = tails
+            .of(&self.engine, &caller.tenant, self.options.poll)
+            .await?;
+        Ok(Waiting {
+            bell: tail.bell(Interest::Interrupt(id)),
+            _tail: tail,
+            engine: self.engine.clone(),
+            caller: caller.clone(),
+            id,
+        })
     }
 }
 
@@ -516,11 +431,118 @@ pub enum Awaited {
     Goodbye(Farewell),
 }
 
-fn revoked() -> Error {
-    Error::new(
-        Reason::Unauthenticated,
-        "the key was revoked; use another one",
-    )
+/// Somebody waits for one interrupt.
+struct Waiting {
+    bell: Bell<InterruptWatch>,
+    _tail: Arc<Tail<InterruptWatch>>,
+    engine: Engine,
+    caller: Caller,
+    id: InterruptId,
+}
+
+impl Waiting {
+    async fn look(&self) -> Result<Revised> {
+        let found = self
+            .engine
+            .read(&self.caller.tenant, Find { id: self.id })
+            .await?;
+        found
+            .filter(|(interrupt, _)| is_visible(&self.caller, interrupt))
+            .ok_or_else(not_found)
+    }
+
+    async fn tell(
+        &self,
+        first: Revised,
+        said: &mpsc::Sender<Result<Awaited>>,
+        life: &Life,
+    ) -> Result<(), End> {
+        let mut seen = Revision::ZERO;
+        let (mut interrupt, mut revision) = first;
+        loop {
+            if revision > seen {
+                seen = revision;
+                let terminal = interrupt.state.is_terminal();
+                let state = Awaited::State(Box::new(interrupt), revision);
+                life.say(said, state).await?;
+                if terminal {
+                    return Ok(());
+                }
+            }
+            life.check()?;
+            if let Some(farewell) = life.is_over() {
+                return life.say(said, Awaited::Goodbye(farewell)).await;
+            }
+            tokio::select! {
+                () = self.bell.rung() => {}
+                () = life.over() => {}
+                () = said.closed() => return Err(End::Gone),
+                () = sleep(life.options.recheck) => {}
+            }
+            (interrupt, revision) = self.look().await?;
+        }
+    }
+}
+
+/// How long a stream goes on.
+struct Life {
+    options: Options,
+    drain: CancellationToken,
+    still_valid: StillValid,
+    end: Instant,
+}
+
+impl Life {
+    fn new(watches: &Watches, still_valid: StillValid) -> Self {
+        Self {
+            options: watches.options,
+            drain: watches.drain.clone(),
+            still_valid,
+            end: Instant::now() + watches.options.max_age,
+        }
+    }
+
+    /// Refuses to go on once the key is revoked.
+    fn check(&self) -> Result<(), End> {
+        if (self.still_valid)() {
+            return Ok(());
+        }
+        Err(End::Failed(Error::new(
+            Reason::Unauthenticated,
+            "the key was revoked; use another one",
+        )))
+    }
+
+    fn is_over(&self) -> Option<Farewell> {
+        if self.drain.is_cancelled() {
+            Some(Farewell::Drain)
+        } else if Instant::now() >= self.end {
+            Some(Farewell::MaxAge)
+        } else {
+            None
+        }
+    }
+
+    async fn over(&self) {
+        tokio::select! {
+            () = self.drain.cancelled() => {}
+            () = sleep_until(self.end) => {}
+        }
+    }
+
+    /// Waits until the reader has room. One that has none for a while after the
+    /// stream is over is left behind.
+    async fn say<T>(&self, to: &mpsc::Sender<Result<T>>, said: T) -> Result<(), End> {
+        let given_up = async {
+            self.over().await;
+            sleep(PATIENCE).await;
+        };
+        tokio::select! {
+            biased;
+            sent = to.send(Ok(said)) => sent.map_err(|_| End::Gone),
+            () = given_up => Err(End::Gone),
+        }
+    }
 }
 
 /// How far a watch is.
@@ -535,26 +557,41 @@ struct Place {
         reason = "being at the start of the list differs from being through with it"
     )]
     listed: Option<Option<Vec<u8>>>,
+    /// A later commit of which so many changes were said, and not all.
+    partly: Option<(Revision, usize)>,
 }
 
-fn short(chain: Digest) -> [u8; 8] {
-    let mut short = [0; 8];
-    for (to, from) in short.iter_mut().zip(chain.0) {
-        *to = from;
+impl Place {
+    const fn at(revision: Revision, chain: Digest) -> Self {
+        Self {
+            revision,
+            chain,
+            listed: None,
+            partly: None,
+        }
     }
-    short
+}
+
+/// The first bytes of a chain.
+fn short(chain: Digest) -> u64 {
+    chain
+        .0
+        .iter()
+        .take(8)
+        .fold(0, |short, byte| short << 8 | u64::from(*byte))
 }
 
 /// One stream.
 struct Run<W: Watched> {
+    life: Life,
     watches: Watches,
-    caller: Caller,
+    tail: Arc<Tail<W>>,
+    bell: Bell<W>,
+    tenant: Tenant,
     watched: W,
-    filter: [u8; 8],
-    said: mpsc::Sender<Result<Said<W::Item>>>,
+    filter: u64,
+    said: mpsc::Sender<Result<Said<W::Item, W::Gone>>>,
     place: Place,
-    still_valid: StillValid,
-    born: Instant,
 }
 
 /// Why a stream ends before its time.
@@ -572,142 +609,170 @@ impl From<Error> for End {
 }
 
 impl<W: Watched> Run<W> {
-    async fn to_end(mut self) {
-        let end = match self.list().await {
-            Ok(()) => self.follow().await,
-            Err(end) => Err(end),
-        };
+    async fn to_end(mut self, greets: bool) {
+        let end = self.run(greets).await;
         if let Err(End::Failed(error)) = end {
             // A reader that is gone meanwhile does not need it.
-            let _ = self.said.send(Err(error)).await;
+            let _ = tokio::time::timeout(PATIENCE, self.said.send(Err(error))).await;
         }
     }
 
-    fn cursor(&self) -> String {
-        let sealer = self.watches.engine.sealer();
-        let cursor = Cursor {
-            epoch: sealer.epoch(),
-            revision: self.place.revision,
-            filter: self.filter,
-            chain: short(self.place.chain),
-            // At the very start there is no item to go on from.
-            listed: self.place.listed.clone().map(Option::unwrap_or_default),
-        };
-        sealer.seal(&self.caller.tenant, W::NAME.as_bytes(), &cursor)
+    async fn run(&mut self, greets: bool) -> Result<(), End> {
+        if greets {
+            // Without a first cursor, what happens before the second could be lost.
+            self.say(self.place.revision, Event::Progress).await?;
+        }
+        if let Some(farewell) = self.list().await? {
+            return self.goodbye(farewell).await;
+        }
+        let farewell = self.follow().await?;
+        self.goodbye(farewell).await
     }
 
-    async fn say(&self, revision: Revision, event: Event<W::Item>) -> Result<(), End> {
+    async fn goodbye(&self, farewell: Farewell) -> Result<(), End> {
+        self.say(self.place.revision, Event::Goodbye(farewell))
+            .await
+    }
+
+    async fn say(&self, revision: Revision, event: Event<W::Item, W::Gone>) -> Result<(), End> {
         let said = Said {
-            cursor: self.cursor(),
+            cursor: self
+                .watches
+                .seal::<W>(&self.tenant, self.filter, &self.place),
             revision,
             event,
         };
-        self.said.send(Ok(said)).await.map_err(|_| End::Gone)
+        self.life.say(&self.said, said).await
     }
 
     /// Says what was there at the place's revision, if that is still to be said.
-    async fn list(&mut self) -> Result<(), End> {
+    async fn list(&mut self) -> Result<Option<Farewell>, End> {
         while let Some(after) = self.place.listed.clone() {
-            let after = after.filter(|after| !after.is_empty());
+            self.life.check()?;
+            if let Some(farewell) = self.life.is_over() {
+                return Ok(Some(farewell));
+            }
             let list = List {
                 watched: self.watched.clone(),
-                after,
+                after: after.filter(|after| !after.is_empty()),
                 at: self.place.revision,
             };
-            let page = self.watches.engine.read(&self.caller.tenant, list).await?;
+            let page = self.watches.engine.read(&self.tenant, list).await;
+            let page = page.map_err(list_failed)?;
             if page.is_empty() {
                 self.place.listed = None;
                 self.say(self.place.revision, Event::Synced).await?;
-                break;
             }
             for (at, item) in page {
                 self.place.listed = Some(Some(at));
-                self.say(item.revision, Event::Snapshot(item.value)).await?;
+                let event = Event::Snapshot(Arc::new(item.value));
+                self.say(item.revision, event).await?;
             }
-            self.check_valid()?;
         }
-        Ok(())
-    }
-
-    fn check_valid(&self) -> Result<(), End> {
-        if (self.still_valid)() {
-            Ok(())
-        } else {
-            Err(End::Failed(revoked()))
-        }
+        Ok(None)
     }
 
     /// Says every change after the place's revision.
-    async fn follow(&mut self) -> Result<(), End> {
-        let mut commits = self.watches.engine.store().commits(&self.caller.tenant);
-        let mut silent_since = Instant::now();
+    async fn follow(&mut self) -> Result<Farewell, End> {
+        let options = self.life.options;
+        let mut spoke = Instant::now();
         loop {
-            commits.mark_unchanged();
-            let more = self.catch_up(&mut silent_since).await?;
-            self.check_valid()?;
-            if self.watches.drain.is_cancelled() {
-                return self
-                    .say(self.place.revision, Event::Goodbye(Farewell::Drain))
-                    .await;
+            let caught = self.catch_up().await?;
+            self.life.check()?;
+            if let Some(farewell) = self.life.is_over() {
+                return Ok(farewell);
             }
-            if self.born.elapsed() >= self.watches.options.max_age {
-                return self
-                    .say(self.place.revision, Event::Goodbye(Farewell::MaxAge))
-                    .await;
+            if caught.spoke {
+                spoke = Instant::now();
             }
-            if more {
+            if caught.more {
                 continue;
             }
-            if silent_since.elapsed() >= self.watches.options.progress {
+            if spoke.elapsed() >= options.progress {
                 self.say(self.place.revision, Event::Progress).await?;
-                silent_since = Instant::now();
+                spoke = Instant::now();
             }
-            let options = self.watches.options;
-            let pause = options
-                .poll
-                .min(options.progress.saturating_sub(silent_since.elapsed()))
-                .min(options.max_age.saturating_sub(self.born.elapsed()));
+            let wake = (spoke + options.progress).min(Instant::now() + options.recheck);
             tokio::select! {
-                () = self.watches.drain.cancelled() => {}
+                () = self.bell.rung() => {}
+                () = self.life.over() => {}
                 () = self.said.closed() => return Err(End::Gone),
-                _ = commits.changed() => {}
-                () = tokio::time::sleep(pause) => {}
+                () = sleep_until(wake) => {}
             }
         }
     }
 
-    /// Says a chunk of changes, and whether there may be more.
-    async fn catch_up(&mut self, silent_since: &mut Instant) -> Result<bool, End> {
-        let changes = Changes {
-            watched: self.watched.clone(),
-            after: self.place.revision,
-        };
-        let Caught {
-            changes,
-            newest,
-            chain,
-            more,
-        } = self
-            .watches
-            .engine
-            .read(&self.caller.tenant, changes)
-            .await?;
-        for change in changes {
-            // The cursor moves with the last change of a commit: one that breaks off
-            // in the middle is said again.
-            if let Some(chain) = change.completes {
-                self.place.revision = change.revision;
-                self.place.chain = chain;
+    /// Says some changes.
+    async fn catch_up(&mut self) -> Result<Caught, End> {
+        let batch = match self.tail.after(self.place.revision) {
+            Some(batch) => batch,
+            None => {
+                let read = ReadFeed::<W>::after(self.place.revision);
+                self.watches.engine.read(&self.tenant, read).await?
             }
-            *silent_since = Instant::now();
-            self.say(change.revision, change.event).await?;
+        };
+        let mut caught = Caught {
+            spoke: false,
+            more: batch.more,
+        };
+        for commit in batch.commits {
+            caught.spoke |= self.say_commit(&commit).await?;
         }
-        if !more {
-            self.place.revision = newest;
-            self.place.chain = chain;
+        if let Some((revision, chain)) = batch.reached {
+            self.place = Place::at(revision, chain);
         }
-        Ok(more)
+        Ok(caught)
     }
+
+    /// Says what a commit changed, and whether there was something to say.
+    async fn say_commit(&mut self, commit: &Commit<W>) -> Result<bool, End> {
+        let changes = match &commit.changes {
+            Ok(changes) => changes,
+            Err(error) => return Err(End::Failed(error.clone())),
+        };
+        let said = match self.place.partly {
+            Some((revision, said)) if revision == commit.revision => said,
+            Some(_) | None => 0,
+        };
+        let mut events = changes
+            .iter()
+            .enumerate()
+            .skip(said)
+            .filter_map(|(at, change)| Some((at, self.watched.judge(change)?)))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .peekable();
+        let any = events.peek().is_some();
+        while let Some((at, event)) = events.next() {
+            if events.peek().is_some() {
+                self.place.partly = Some((commit.revision, at + 1));
+            } else {
+                self.place = Place::at(commit.revision, commit.chain);
+            }
+            self.say(commit.revision, event).await?;
+        }
+        self.place = Place::at(commit.revision, commit.chain);
+        Ok(any)
+    }
+}
+
+/// What catching up came to.
+struct Caught {
+    /// Whether something was said.
+    spoke: bool,
+    /// Whether there is more.
+    more: bool,
+}
+
+/// What a stream says when it cannot list any more.
+fn list_failed(error: Error) -> Error {
+    if error.reason == Reason::PageTokenInvalid {
+        return Error::new(
+            Reason::CursorCompacted,
+            "too much has changed while what was there was being read; start with initial_state",
+        );
+    }
+    error
 }
 
 /// The newest revision and the feed's chain there.
@@ -724,22 +789,45 @@ impl Query for Newest {
     }
 }
 
-/// The feed's chain at a revision, and the newest revision.
+/// What is known of a revision in the feed.
 #[derive(Debug)]
-struct ChainAt {
+struct History {
     revision: Revision,
 }
 
-#[async_trait]
-impl Query for ChainAt {
-    type Output = (Revision, Option<Digest>);
+/// See [`History`].
+struct Known {
+    newest: Revision,
+    /// The oldest revision that is kept, and the chain there.
+    oldest: (Revision, Digest),
+    /// The chain at the revision.
+    chain: Option<Digest>,
+}
 
-    async fn run(&self, reads: &mut dyn Reads) -> Result<Self::Output, Abort> {
+#[async_trait]
+impl Query for History {
+    type Output = Known;
+
+    async fn run(&self, reads: &mut dyn Reads) -> Result<Known, Abort> {
         let newest = reads.revision().await?;
-        if self.revision == Revision::ZERO {
-            return Ok((newest, Some(Digest::default())));
+        let chain = if self.revision == Revision::ZERO {
+            Some(Digest::default())
+        } else {
+            reads.chain(self.revision).await?
+        };
+        let mut oldest = (Revision::ZERO, Digest::default());
+        if chain.is_none() {
+            let first = reads
+                .feed(&Kind::ALL, Revision::ZERO, newest, 1)
+                .await?
+                .pop();
+            oldest = first.map_or(oldest, |first| (first.version.revision, first.chain));
         }
-        Ok((newest, reads.chain(self.revision).await?))
+        Ok(Known {
+            newest,
+            oldest,
+            chain,
+        })
     }
 }
 
@@ -750,10 +838,11 @@ struct Find {
 
 #[async_trait]
 impl Query for Find {
-    type Output = Option<Loaded<Interrupt>>;
+    type Output = Option<Revised>;
 
     async fn run(&self, reads: &mut dyn Reads) -> Result<Self::Output, Abort> {
-        Ok(load::<Interrupt>(reads, &interrupt_key(self.id)).await?)
+        let found = load::<Interrupt>(reads, &interrupt_key(self.id)).await?;
+        Ok(found.map(|found| (found.value, found.revision)))
     }
 }
 
@@ -766,106 +855,9 @@ struct List<W> {
 
 #[async_trait]
 impl<W: Watched> Query for List<W> {
-    type Output = Vec<(Vec<u8>, Loaded<W::Item>)>;
+    type Output = Vec<Placed<W::Item>>;
 
     async fn run(&self, reads: &mut dyn Reads) -> Result<Self::Output, Abort> {
         self.watched.list(reads, self.after.clone(), self.at).await
-    }
-}
-
-#[derive(Debug)]
-struct Changes<W> {
-    watched: W,
-    after: Revision,
-}
-
-/// A chunk of changes.
-struct Caught<T> {
-    changes: Vec<Change<T>>,
-    /// The newest revision, up to which there is nothing else if there is no more.
-    newest: Revision,
-    chain: Digest,
-    more: bool,
-}
-
-struct Change<T> {
-    revision: Revision,
-    event: Event<T>,
-    /// The feed's chain, on the last change of a commit.
-    completes: Option<Digest>,
-}
-
-#[async_trait]
-impl<W: Watched> Query for Changes<W> {
-    type Output = Caught<W::Item>;
-
-    async fn run(&self, reads: &mut dyn Reads) -> Result<Self::Output, Abort> {
-        let newest = reads.revision().await?;
-        let chain = reads.chain(newest).await?.unwrap_or_default();
-        if newest <= self.after {
-            // A store that has gone back is noticed when the cursor is opened.
-            return Ok(Caught {
-                changes: Vec::new(),
-                newest: self.after.max(newest),
-                chain,
-                more: false,
-            });
-        }
-        let feed = reads
-            .feed(&[W::Item::KIND], self.after, newest, CHUNK)
-            .await?;
-        let more = feed.len() >= CHUNK;
-        let mut changes: Vec<Change<W::Item>> = Vec::new();
-        for entry in feed {
-            changes.extend(self.change(reads, &entry).await?);
-        }
-        let ends: Vec<bool> = changes
-            .iter()
-            .enumerate()
-            .map(|(at, change)| {
-                changes
-                    .get(at + 1)
-                    .is_none_or(|next| next.revision != change.revision)
-            })
-            .collect();
-        for (change, ends) in changes.iter_mut().zip(ends) {
-            if ends {
-                change.completes = reads.chain(change.revision).await?;
-            }
-        }
-        Ok(Caught {
-            changes,
-            newest,
-            chain,
-            more,
-        })
-    }
-}
-
-impl<W: Watched> Changes<W> {
-    /// What a change is for the watch; `None` when it is nothing.
-    async fn change(
-        &self,
-        reads: &mut dyn Reads,
-        entry: &FeedEntry,
-    ) -> Result<Option<Change<W::Item>>, Abort> {
-        let item = decode::<W::Item>(reads.tenant(), &entry.key, &entry.version)?;
-        let revision = item.revision;
-        let said = |event| {
-            Some(Change {
-                revision,
-                event,
-                completes: None,
-            })
-        };
-        if self.watched.matches(&item.value) {
-            return Ok(said(Event::Changed(item.value)));
-        }
-        let before = Revision::new(revision.get() - 1);
-        let previous = load_at::<W::Item>(reads, &entry.key, before).await?;
-        if previous.is_some_and(|previous| self.watched.matches(&previous.value)) {
-            return Ok(said(Event::Left(item.value)));
-        }
-        Ok(None)
     }
 }

@@ -621,28 +621,3 @@ async fn a_page_token_goes_with_its_filter_only() {
         assert_eq!(refused.unwrap_err().reason, Reason::PageTokenInvalid);
     }
 }
-
-#[tokio::test]
-async fn a_poll_answers_once_it_is_decided_and_never_fails_for_want_of_time() {
-    for world in World::each() {
-        let world = Arc::new(world);
-        let id = world.ask(may("book", "{}")).await;
-        let wait = Duration::from_millis(20);
-        let (found, _) = world.interrupts.poll(&agent(), id, wait).await.unwrap();
-        assert_eq!(found.state, InterruptState::Pending);
-
-        let poller = tokio::spawn({
-            let world = Arc::clone(&world);
-            async move {
-                world
-                    .interrupts
-                    .poll(&agent(), id, Duration::from_secs(30))
-                    .await
-            }
-        });
-        tokio::time::sleep(wait).await;
-        world.decide(id, approve()).await;
-        let (found, _) = poller.await.unwrap().unwrap();
-        assert_eq!(found.state, InterruptState::Resolved);
-    }
-}

@@ -8,4 +8,5 @@
 
 mod decide;
 mod sweep;
+mod watch;
 mod world;

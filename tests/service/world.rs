@@ -19,10 +19,10 @@ use adjourn::service::caller::{Caller, Role};
 use adjourn::service::engine::{Command, Engine};
 use adjourn::service::interrupt::{Asking, Create, GivenAnswer, Interrupts, Revised};
 use adjourn::service::session_write::open_session;
-use adjourn::storage::entities::timeline_prefix;
+use adjourn::storage::entities::{session_key, timeline_prefix};
 use adjourn::storage::memory::MemoryStore;
 use adjourn::storage::sqlite::{Options, SqliteStore};
-use adjourn::storage::typed::{ChangeSet, decode};
+use adjourn::storage::typed::{ChangeSet, decode, load};
 use adjourn::storage::{Abort, Direction, Kind, Query, Reads, Store, Stretch};
 use async_trait::async_trait;
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub(crate) struct World {
     pub(crate) interrupts: Interrupts,
     pub(crate) clock: Arc<HandClock>,
     /// The directory of the store's file, if it has one.
-    _directory: Option<TempDir>,
+    directory: Option<TempDir>,
 }
 
 impl World {
@@ -67,8 +67,26 @@ impl World {
             interrupts: Interrupts::new(engine.clone()),
             engine,
             clock,
-            _directory: directory,
+            directory,
         }
+    }
+
+    /// The same world, as another process finds it: over the same file, where there
+    /// is one.
+    pub(crate) async fn restarted(self) -> Self {
+        let Some(directory) = self.directory else {
+            return self;
+        };
+        self.engine.store().close().await;
+        drop(self.engine);
+        drop(self.interrupts);
+        let store = open_sqlite(&directory, &self.clock);
+        Self::over(store, self.clock, Some(directory))
+    }
+
+    /// What another store holds of the same tenant.
+    pub(crate) fn with_store(&self, store: Arc<dyn Store>) -> Self {
+        Self::over(store, Arc::clone(&self.clock), None)
     }
 
     /// An empty world over each kind of store.
@@ -79,13 +97,8 @@ impl World {
 
         let clock = HandClock::new();
         let directory = TempDir::new().unwrap();
-        let options = Options {
-            clock: Arc::<HandClock>::clone(&clock),
-            ..Options::default()
-        };
-        let sqlite = SqliteStore::open(directory.path().join("store.db"), &options).unwrap();
-        let sqlite = Self::over(Arc::new(sqlite), clock, Some(directory));
-        [memory, sqlite]
+        let sqlite = open_sqlite(&directory, &clock);
+        [memory, Self::over(sqlite, clock, Some(directory))]
     }
 
     /// The agent asks.
@@ -164,11 +177,25 @@ impl World {
         key
     }
 
+    /// Marks a session as deleted.
+    pub(crate) async fn delete_session(&self, session: &SessionRef) {
+        let delete = DeleteSession(session.clone());
+        self.engine.submit(&agent(), None, delete).await.unwrap();
+    }
+
     /// The timeline of a session.
     pub(crate) async fn timeline(&self, session: &SessionRef) -> Vec<Entry> {
         let query = Timeline(session.clone());
         self.engine.read(&Tenant::default(), query).await.unwrap()
     }
+}
+
+fn open_sqlite(directory: &TempDir, clock: &Arc<HandClock>) -> Arc<dyn Store> {
+    let options = Options {
+        clock: Arc::<HandClock>::clone(clock),
+        ..Options::default()
+    };
+    Arc::new(SqliteStore::open(directory.path().join("store.db"), &options).unwrap())
 }
 
 #[derive(Debug)]
@@ -194,6 +221,28 @@ impl Query for Timeline {
             entries.push(decode::<Entry>(&tenant, &key, &version)?.value);
         }
         Ok(entries)
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct DeleteSession(SessionRef);
+
+#[async_trait]
+impl Command for DeleteSession {
+    const METHOD: &'static str = "test";
+    type Receipt = ();
+
+    async fn run(
+        &self,
+        _caller: &Caller,
+        reads: &mut dyn Reads,
+        changes: &mut ChangeSet,
+    ) -> Result<(), Abort> {
+        let found = load::<Session>(reads, &session_key(&self.0)).await?;
+        let mut session = found.unwrap();
+        session.value.deleted_at = Some(reads.now());
+        changes.update(&session)?;
+        Ok(())
     }
 }
 
