@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +54,21 @@ class Tenant:
         name = (principal, *roles)
         if name not in self._keys:
             self._keys[name] = self.server.key(self.name, principal, *roles)
+            self._wait_until_known(self._keys[name])
         return self._keys[name]
+
+    def _wait_until_known(self, key: str) -> None:
+        """A running server looks at the file of keys now and then."""
+        end = time.monotonic() + 10
+        with adjourn.connect(self.server.target, key=key) as client:
+            while time.monotonic() < end:
+                try:
+                    list(client.interrupts.list(page_size=1))
+                except adjourn.Unauthenticated:
+                    time.sleep(0.05)
+                else:
+                    return
+        raise RuntimeError("the server does not take up a new key")
 
     def connect(self, principal: str, *roles: str, **options: Any) -> adjourn.Client:
         """A client with a key."""
