@@ -57,6 +57,10 @@ class Tenant:
             self._wait_until_known(self._keys[name])
         return self._keys[name]
 
+    def prepare(self, principal: str, *roles: str) -> None:
+        """Makes a key before the server is started."""
+        self._keys[(principal, *roles)] = self.server.key(self.name, principal, *roles)
+
     def _wait_until_known(self, key: str) -> None:
         """A running server looks at the file of keys now and then."""
         end = time.monotonic() + 10

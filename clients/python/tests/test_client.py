@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -20,6 +21,7 @@ import adjourn.aio
 from adjourn import errors
 from adjourn.v1 import checkpoint_service_pb2 as checkpoints
 from adjourn.v1 import checkpoint_service_pb2_grpc as checkpoints_grpc
+from adjourn.v1 import common_pb2 as common
 from adjourn.v1 import error_reason_pb2
 from adjourn.v1 import interrupt_service_pb2 as interrupts
 from adjourn.v1 import interrupt_service_pb2_grpc as interrupts_grpc
@@ -43,11 +45,7 @@ def refuse(
     context.abort_with_status(rpc_status.to_status(status))
 
 
-class Fake(
-    sessions_grpc.SessionServiceServicer,
-    interrupts_grpc.InterruptServiceServicer,
-    checkpoints_grpc.CheckpointServiceServicer,
-):
+class Fake:
     """Plays a script: for each call, what to do."""
 
     def __init__(self) -> None:
@@ -55,30 +53,32 @@ class Fake(
         self.requests: list[Any] = []
         self.metadata: list[dict[str, Any]] = []
 
+    def __getattr__(self, name: str) -> Any:
+        """Any call of any service."""
+        return self._play
+
     def _play(self, request: Any, context: Any) -> Any:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
         return self.script.pop(0)(request, context)
 
-    AppendMessages = GetSession = ListSessions = _play  # type: ignore[assignment]
-    DecideInterrupt = _play  # type: ignore[assignment]
-    AcquireThread = RenewLease = ReleaseThread = GateToolCall = _play  # type: ignore[assignment]
 
-    def WatchInterrupts(self, request: Any, context: Any) -> Any:
-        yield from self._play(request, context)
-
-    AwaitDecision = WatchInterrupts  # type: ignore[assignment]
+def serve(service: Fake, address: str) -> tuple[grpc.Server, int]:
+    """Serves a fake."""
+    server = grpc.server(futures.ThreadPoolExecutor(8))
+    servicer: Any = service
+    sessions_grpc.add_SessionServiceServicer_to_server(servicer, server)
+    interrupts_grpc.add_InterruptServiceServicer_to_server(servicer, server)
+    checkpoints_grpc.add_CheckpointServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port(address)
+    server.start()
+    return server, port
 
 
 @pytest.fixture
 def fake() -> Iterator[tuple[Fake, str]]:
-    server = grpc.server(futures.ThreadPoolExecutor(8))
     service = Fake()
-    sessions_grpc.add_SessionServiceServicer_to_server(service, server)
-    interrupts_grpc.add_InterruptServiceServicer_to_server(service, server)
-    checkpoints_grpc.add_CheckpointServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
+    server, port = serve(service, "127.0.0.1:0")
     yield service, f"127.0.0.1:{port}"
     server.stop(None)
 
@@ -257,8 +257,7 @@ def test_a_watch_ends_when_it_is_closed(fake: tuple[Fake, str]) -> None:
     with adjourn.connect(target) as client:
         watch = client.interrupts.watch()
         assert next(watch).kind == "synced"
-        closer = futures.ThreadPoolExecutor(1)
-        closer.submit(lambda: (time.sleep(0.2), watch.close()))
+        threading.Timer(0.2, watch.close).start()
         assert list(watch) == []
 
     async def run() -> None:
@@ -281,7 +280,7 @@ def test_awaiting_a_decision_survives_broken_streams(fake: tuple[Fake, str]) -> 
         context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
 
     def goodbye(*_: Any) -> Iterator[Any]:
-        yield interrupts.AwaitDecisionResponse(interrupt=pending, goodbye={})
+        yield interrupts.AwaitDecisionResponse(interrupt=pending, goodbye=common.Goodbye())
 
     def answers(*_: Any) -> Iterator[Any]:
         yield interrupts.AwaitDecisionResponse(interrupt=pending)
@@ -386,12 +385,9 @@ def test_the_gate_gives_args_and_key(fake: tuple[Fake, str]) -> None:
 
 
 def test_unix_sockets_work(tmp_path: pathlib.Path) -> None:
-    server = grpc.server(futures.ThreadPoolExecutor(2))
     service = Fake()
     service.script = [lambda *_: sessions.GetSessionResponse()]
-    sessions_grpc.add_SessionServiceServicer_to_server(service, server)
-    server.add_insecure_port(f"unix:{tmp_path}/s")
-    server.start()
+    server, _ = serve(service, f"unix:{tmp_path}/s")
     with adjourn.connect(f"unix:{tmp_path}/s") as client:
         client.sessions.get("s")
         options: dict[str, Any] = dict(client.settings.options())

@@ -72,13 +72,15 @@ def test_held_calls_are_decided_by_people_and_resumed_by_other_processes(
             call = messages[step["index"]]["tool_calls"][0]
             assert call["function"]["name"] in HELD
             how = ("approve", "edit", "reject")[held % 3]
-            answer: dict[str, Any] = {
+            answers: dict[str, dict[str, Any]] = {
                 "approve": {"approve": True},
                 "edit": {"edit": edited(call)},
                 "reject": {"reject": "not today"},
-            }[how]
+            }
             mix[step["index"]] = how
-            assert reviewer.do("decide", interrupt=step["interrupt"], **answer) == {"actor": "ada"}
+            assert reviewer.do("decide", interrupt=step["interrupt"], **answers[how]) == {
+                "actor": "ada"
+            }
             held += 1
             turn += 1
             step = workers[turn % 2].do(

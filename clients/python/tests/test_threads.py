@@ -13,7 +13,7 @@ from processes import Process
 import adjourn
 
 CALL = {"id": "call-1", "name": "pay", "args": {"amount": 9007199254740993}}
-TURN = [
+TURN: list[dict[str, Any]] = [
     {"role": "user", "content": "pay it"},
     {
         "role": "assistant",

@@ -50,7 +50,8 @@ class AdjournError(Exception):
 
     def __str__(self) -> str:
         name = self.reason or self.code.name
-        where = f" ({self.field})" if self.field else ""
+        named = not self.field or self.field in self.message
+        where = "" if named else f" ({self.field})"
         return f"{name}{where}: {self.message}"
 
 
