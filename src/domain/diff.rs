@@ -372,3 +372,253 @@ pub fn fragments(transcript: &Transcript) -> Vec<bool> {
     }
     copied
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::log::LogId;
+    use crate::domain::message::{Content, Message};
+
+    fn message(id: Option<&str>, text: &str, pinned: Option<bool>) -> Item {
+        Item::Message(Message {
+            id: id.map(str::to_owned),
+            role: Role::User,
+            content: Content::Text(text.to_owned()),
+            name: None,
+            tool_call_id: None,
+            tool_name: None,
+            pinned,
+            created_at: None,
+            extra_json: None,
+        })
+    }
+
+    fn sketch(item: &Item) -> Sketch {
+        let mut rest = item.clone();
+        if let Item::Message(message) = &mut rest {
+            message.pinned = None;
+            message.created_at = None;
+        }
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_string(&rest).unwrap().hash(&mut hasher);
+        let mut digest = [0; 16];
+        digest[8..].copy_from_slice(&hasher.finish().to_be_bytes());
+        Sketch::new(item, Digest(digest))
+    }
+
+    /// The stored items, numbered from 0.
+    fn standings(stored: &[Item]) -> Vec<Standing> {
+        (0..)
+            .zip(stored)
+            .map(|(number, item)| Standing {
+                range: Range {
+                    log: LogId(uuid::Uuid::nil()),
+                    from: number,
+                    to: number,
+                    pinned: None,
+                },
+                sketch: sketch(item),
+            })
+            .collect()
+    }
+
+    fn matched(stored: &[Item], sent: &[Item]) -> Vec<Step> {
+        let standings = standings(stored);
+        let sketches: Vec<_> = sent.iter().map(sketch).collect();
+        let ends = common_ends(&standings, &sketches);
+        let middle = |items: &[Item]| -> Vec<Item> {
+            items[ends.prefix..items.len() - ends.suffix].to_vec()
+        };
+        let (stored_middle, sent_middle) = (middle(stored), middle(sent));
+        let stored_middle: Vec<_> = stored_middle.iter().map(Candidate::of).collect();
+        let sent_middle: Vec<_> = sent_middle.iter().map(Candidate::of).collect();
+        steps(&standings, &sketches, ends, &stored_middle, &sent_middle)
+    }
+
+    fn kept(steps: &[Step]) -> Vec<i64> {
+        steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Keep(range) => Some(range.from),
+                Step::Edit { .. } | Step::Write(_) => None,
+            })
+            .collect()
+    }
+
+    fn texts(texts: &[&str]) -> Vec<Item> {
+        texts.iter().map(|text| message(None, text, None)).collect()
+    }
+
+    #[test]
+    fn a_sketch_survives_being_stored() {
+        for pinned in [None, Some(false), Some(true)] {
+            let sketch = sketch(&message(Some("a"), "hello", pinned));
+            assert_eq!(Sketch::from_digest(sketch.to_digest()), sketch);
+        }
+    }
+
+    #[test]
+    fn a_message_dropped_in_the_middle_costs_no_row() {
+        let steps = matched(&texts(&["a", "b", "c"]), &texts(&["a", "c"]));
+        assert_eq!(kept(&steps), [0, 2]);
+    }
+
+    #[test]
+    fn another_text_under_a_known_id_is_an_edit() {
+        let stored = [
+            message(Some("1"), "a", None),
+            message(Some("2"), "b", None),
+            message(Some("3"), "c", None),
+        ];
+        let mut sent = stored.clone();
+        sent[1] = message(Some("2"), "edited", None);
+        let steps = matched(&stored, &sent);
+        assert_eq!(steps[1], Step::Edit { stored: 1, sent: 1 });
+        assert_eq!(kept(&steps), [0, 2]);
+    }
+
+    #[test]
+    fn another_text_without_an_id_is_a_new_message() {
+        let steps = matched(&texts(&["a", "b", "c"]), &texts(&["a", "x", "c"]));
+        assert_eq!(steps[1], Step::Write(1));
+    }
+
+    #[test]
+    fn a_client_that_forgot_the_ids_writes_nothing_anew() {
+        let stored = [message(Some("1"), "a", None), message(Some("2"), "b", None)];
+        let steps = matched(&stored, &texts(&["a", "b", "c"]));
+        assert_eq!(kept(&steps), [0, 1]);
+        assert_eq!(steps[2], Step::Write(2));
+    }
+
+    #[test]
+    fn the_same_text_under_another_id_is_another_message() {
+        let stored = [
+            message(Some("1"), "ok", None),
+            message(Some("2"), "ok", None),
+        ];
+        let steps = matched(&stored, &stored[1..]);
+        assert_eq!(kept(&steps), [1]);
+    }
+
+    #[test]
+    fn messages_with_ids_are_known_wherever_they_stand() {
+        let stored = [
+            message(Some("1"), "a", None),
+            message(Some("2"), "b", None),
+            message(Some("3"), "c", None),
+        ];
+        let sent = [stored[2].clone(), stored[0].clone(), stored[1].clone()];
+        assert_eq!(kept(&matched(&stored, &sent)), [2, 0, 1]);
+    }
+
+    #[test]
+    fn a_pin_is_a_flag_of_the_transcript_and_writes_no_row() {
+        let stored = texts(&["a"]);
+        let steps = matched(&stored, &[message(None, "a", Some(true))]);
+        let Step::Keep(range) = steps[0] else {
+            panic!("{steps:?}");
+        };
+        assert_eq!(range.pinned, Some(true));
+    }
+
+    #[test]
+    fn few_ranges_are_left_alone_and_too_many_are_halved() {
+        let ranges = |count: i64| {
+            Transcript::new((0..count).map(|at| Range {
+                log: LogId(uuid::Uuid::nil()),
+                from: at * 10,
+                to: at * 10 + at % 5,
+                pinned: None,
+            }))
+        };
+        let most = i64::try_from(MAX_RANGES).unwrap();
+        assert!(!fragments(&ranges(most)).contains(&true));
+        for count in [most + 1, most * 3] {
+            let copied = fragments(&ranges(count));
+            let left = copied
+                .iter()
+                .enumerate()
+                .filter(|(at, is_copied)| !**is_copied || *at == 0 || !copied[at - 1])
+                .count();
+            assert!(left <= MAX_RANGES / 2, "{left} ranges are left of {count}");
+        }
+    }
+
+    fn history() -> impl Strategy<Value = Vec<Item>> {
+        let id = prop::option::of(prop::sample::select(vec!["1", "2", "3"]));
+        let text = prop::sample::select(vec!["a", "b"]);
+        let pinned = prop::option::of(any::<bool>());
+        let item = (id, text, pinned).prop_map(|(id, text, pinned)| message(id, text, pinned));
+        prop::collection::vec(item, 0..8)
+    }
+
+    fn as_message(item: &Item) -> &Message {
+        item.as_message().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn the_new_transcript_says_what_was_sent(stored in history(), sent in history()) {
+            let steps = matched(&stored, &sent);
+            prop_assert_eq!(steps.len(), sent.len());
+            for (at, (step, wanted)) in steps.iter().zip(&sent).enumerate() {
+                let wanted = as_message(wanted);
+                match step {
+                    Step::Keep(range) => {
+                        let found = as_message(&stored[usize::try_from(range.from).unwrap()]);
+                        prop_assert_eq!(&found.content, &wanted.content);
+                        if wanted.id.is_some() {
+                            prop_assert_eq!(&found.id, &wanted.id);
+                        }
+                        if wanted.pinned.is_some() {
+                            prop_assert_eq!(range.pinned.or(found.pinned), wanted.pinned);
+                        }
+                    }
+                    Step::Edit { stored: from, sent: to } => {
+                        prop_assert_eq!(*to, at);
+                        prop_assert_eq!(&as_message(&stored[*from]).id, &wanted.id);
+                        prop_assert!(wanted.id.is_some());
+                    }
+                    Step::Write(to) => prop_assert_eq!(*to, at),
+                }
+            }
+        }
+
+        #[test]
+        fn no_stored_item_is_used_twice(stored in history(), sent in history()) {
+            let steps = matched(&stored, &sent);
+            let used: Vec<i64> = steps
+                .iter()
+                .filter_map(|step| match step {
+                    Step::Keep(range) => Some(range.from),
+                    Step::Edit { stored, .. } => i64::try_from(*stored).ok(),
+                    Step::Write(_) => None,
+                })
+                .collect();
+            let once: HashSet<_> = used.iter().collect();
+            prop_assert_eq!(once.len(), used.len());
+        }
+
+        #[test]
+        fn what_is_sent_again_with_more_at_its_end_costs_only_what_is_more(
+            stored in history(),
+            more in history(),
+        ) {
+            let sent = [stored.clone(), more].concat();
+            let steps = matched(&stored, &sent);
+            let standings = standings(&stored);
+            for (step, standing) in steps.iter().zip(&standings) {
+                prop_assert_eq!(*step, Step::Keep(standing.range));
+            }
+            for (at, step) in steps.iter().enumerate().skip(stored.len()) {
+                prop_assert_eq!(*step, Step::Write(at));
+            }
+        }
+    }
+}
