@@ -6,7 +6,12 @@
     reason = "a test that cannot run has failed"
 )]
 
+mod corrupt;
 mod decide;
+mod memories;
+mod runs;
+mod sessions;
 mod sweep;
 mod watch;
+mod wire;
 mod world;
