@@ -292,7 +292,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> f64 {
 /// What a sync of a small overwrite costs here.
 fn sync_latencies(dir: &Path) -> Vec<Duration> {
     let mut file = File::create(dir.join("sync")).unwrap();
-    file.write_all(&[0; 1 << 20]).unwrap();
+    file.write_all(&vec![0; 1 << 20]).unwrap();
     file.sync_all().unwrap();
     let latencies = (0..400).map(|at| {
         file.seek(SeekFrom::Start(at % 100 * 8192)).unwrap();

@@ -614,8 +614,9 @@ impl Running {
         loop {
             if let Ok(text) = std::fs::read_to_string(&ready) {
                 let said: serde_json::Value = serde_json::from_str(&text)?;
-                let addr = said["listen"][0]
-                    .as_str()
+                let addr = said
+                    .pointer("/listen/0")
+                    .and_then(serde_json::Value::as_str)
                     .ok_or("the server did not say where it is")?
                     .to_owned();
                 output::line(&format!(

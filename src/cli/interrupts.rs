@@ -349,19 +349,18 @@ async fn decide(
     question: &str,
     json: bool,
 ) -> Result<(), Error> {
-    let etag = match &how.etag {
-        Some(etag) => etag.clone(),
-        None => {
-            let interrupt = get(client, id).await?;
-            if !how.yes {
-                show(&interrupt)?;
-                let answer = output::ask(&format!("{question} [y/N]"))?;
-                if !matches!(answer.as_str(), "y" | "Y" | "yes") {
-                    return Err("not decided".into());
-                }
+    let etag = if let Some(etag) = &how.etag {
+        etag.clone()
+    } else {
+        let interrupt = get(client, id).await?;
+        if !how.yes {
+            show(&interrupt)?;
+            let answer = output::ask(&format!("{question} [y/N]"))?;
+            if !matches!(answer.as_str(), "y" | "Y" | "yes") {
+                return Err("not decided".into());
             }
-            interrupt.etag
         }
+        interrupt.etag
     };
     let request = DecideInterruptRequest {
         interrupt_id: id.to_owned(),

@@ -325,8 +325,9 @@ fn role(message: &Message) -> String {
 /// What a message says, for people.
 fn text(message: &Message) -> String {
     match &message.content {
-        Some(v1::message::Content::Text(text)) => text.clone(),
-        Some(v1::message::Content::NonStandardJson(text)) => text.clone(),
+        Some(v1::message::Content::Text(text) | v1::message::Content::NonStandardJson(text)) => {
+            text.clone()
+        }
         Some(v1::message::Content::Blocks(blocks)) => {
             let one = |block: &v1::Block| match &block.kind {
                 Some(v1::block::Kind::Text(text) | v1::block::Kind::Reasoning(text)) => {

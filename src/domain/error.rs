@@ -130,6 +130,10 @@ impl Error {
 
     /// Adds a fact.
     #[must_use]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "callers hand over numbers, ids and texts alike"
+    )]
     pub fn with(mut self, key: &'static str, value: impl ToString) -> Self {
         self.metadata.push((key, value.to_string()));
         self

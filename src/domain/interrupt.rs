@@ -940,7 +940,7 @@ pub enum Decided {
 }
 
 /// How long an interrupt with a correlation id waits if its maker names no time.
-pub const CORRELATION_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+pub const CORRELATION_TTL: Duration = Duration::from_hours(7 * 24);
 
 /// A question, as an agent asks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

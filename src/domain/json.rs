@@ -122,15 +122,24 @@ pub fn action_digest(tool: &str, args: Option<&str>) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// [`action_digest`] in lower-case hexadecimal.
+/// Bytes in lower-case hexadecimal.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+}
+
+/// [`action_digest`] in lower-case hexadecimal: how it is stored and shown.
 #[must_use]
 pub fn action_digest_hex(tool: &str, args: Option<&str>) -> String {
-    let mut hex = String::with_capacity(64);
-    for byte in action_digest(tool, args) {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
+    hex(&action_digest(tool, args))
 }
 
 /// The canonical form of a tool's arguments, `{}` where they are null or absent:

@@ -12,9 +12,9 @@ use super::time::Timestamp;
 /// The shortest lease.
 pub const MIN_TTL: Duration = Duration::from_secs(5);
 /// The longest lease.
-pub const MAX_TTL: Duration = Duration::from_secs(600);
+pub const MAX_TTL: Duration = Duration::from_mins(10);
 /// The lease of a caller that names no length.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+pub const DEFAULT_TTL: Duration = Duration::from_mins(1);
 
 /// A thread: the line of checkpoints of one conversation, and who may advance it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -403,17 +403,15 @@ impl CallIdentity {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        let digits =
-            hash.finalize()
-                .iter()
-                .take(16)
-                .fold(String::from("ek_"), |mut digits, byte| {
-                    use std::fmt::Write as _;
-                    // Writing to a string cannot fail.
-                    let _ = write!(digits, "{byte:02x}");
-                    digits
-                });
-        digits
+        hash.finalize()
+            .iter()
+            .take(16)
+            .fold(String::from("ek_"), |mut digits, byte| {
+                use std::fmt::Write as _;
+                // Writing to a string cannot fail.
+                let _ = write!(digits, "{byte:02x}");
+                digits
+            })
     }
 }
 

@@ -122,17 +122,11 @@ impl CheckpointApi {
         let (messages, written) = match (fields.append, fields.replace) {
             (Some(list), _) => {
                 let items = convert_message::items("append.messages", list.messages)?;
-                (
-                    MessageWrite::Append(self.checkpoints.encode(&items)?),
-                    items,
-                )
+                (MessageWrite::Append(Checkpoints::encode(&items)?), items)
             }
             (None, Some(list)) => {
                 let items = convert_message::items("replace.messages", list.messages)?;
-                (
-                    MessageWrite::Replace(self.checkpoints.encode(&items)?),
-                    items,
-                )
+                (MessageWrite::Replace(Checkpoints::encode(&items)?), items)
             }
             (None, None) => (MessageWrite::Keep, Vec::<Item>::new()),
         };

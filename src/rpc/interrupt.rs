@@ -204,6 +204,8 @@ impl InterruptService for InterruptApi {
         let stream = self.watches.watch(&caller, watch, start, valid).await?;
         let engine = self.engine.clone();
         let answers = stream.map(move |said| {
+            use v1::watch_interrupts_response::Event as Wire;
+
             let Said {
                 cursor,
                 revision,
@@ -212,7 +214,6 @@ impl InterruptService for InterruptApi {
             let outward = |interrupt: &Interrupt| {
                 convert::outward(interrupt, revision, &caller, engine.sealer())
             };
-            use v1::watch_interrupts_response::Event as Wire;
             let event = match event {
                 Event::Snapshot(item) => Wire::Snapshot(outward(&item)),
                 Event::Changed(item) => Wire::Changed(outward(&item)),

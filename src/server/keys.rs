@@ -160,10 +160,7 @@ pub fn new_key() -> Result<String, getrandom::Error> {
 /// What a key is stored as.
 #[must_use]
 pub fn hash(key: &str) -> String {
-    Sha256::digest(key)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    crate::domain::json::hex(&Sha256::digest(key))
 }
 
 impl StoredKey {

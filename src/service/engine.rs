@@ -21,7 +21,7 @@ use crate::storage::{
 };
 
 /// How long a used request id is remembered.
-pub const REQUEST_TTL: Duration = Duration::from_secs(24 * 3600);
+pub const REQUEST_TTL: Duration = Duration::from_hours(24);
 
 /// A use case that writes, as the caller meant it: parsed, and with everything
 /// hashed and encoded that can be.
@@ -271,7 +271,7 @@ fn request_key(id: Uuid, caller: &Caller, method: &str) -> Key {
 fn fingerprint<C: Command>(command: &C) -> Result<String> {
     let body = serde_json::to_vec(command).map_err(|error| explain(internal(&error).into()))?;
     let digest = Sha256::digest(&body);
-    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(crate::domain::json::hex(&digest))
 }
 
 /// The refusal that a failure shows as. What the store said stays in the log.

@@ -34,9 +34,9 @@ use crate::storage::{Abort, Direction, Index, Kind, Query, Reads, Stretch};
 /// More live interrupts than a thread or session ever has.
 const ALL: usize = 10_000;
 /// The longest claim.
-pub const MAX_CLAIM: Duration = Duration::from_secs(24 * 3600);
+pub const MAX_CLAIM: Duration = Duration::from_hours(24);
 /// The claim of a reviewer who names no length.
-pub const DEFAULT_CLAIM: Duration = Duration::from_secs(15 * 60);
+pub const DEFAULT_CLAIM: Duration = Duration::from_mins(15);
 
 /// On behalf of what a question is asked.
 #[derive(Clone, Debug, Serialize)]
@@ -112,7 +112,7 @@ pub async fn ask(
             live.value.updated_at = now;
             live.value.claim = None;
             interrupt.supersedes = Some(live.value.id);
-            interrupt.previous_action = live.value.action.clone();
+            interrupt.previous_action.clone_from(&live.value.action);
             changes.update(&live)?;
         }
     }
@@ -599,7 +599,12 @@ impl Command for SetClaim {
         if interrupt.value.state != InterruptState::Pending {
             return Err(match interrupt.value.state {
                 InterruptState::Resolved => interrupt.value.already_decided(),
-                _ => Error::new(Reason::NotPending, "nobody waits for an answer any more"),
+                InterruptState::Pending
+                | InterruptState::Expired
+                | InterruptState::Cancelled
+                | InterruptState::Superseded => {
+                    Error::new(Reason::NotPending, "nobody waits for an answer any more")
+                }
             }
             .into());
         }
@@ -883,14 +888,14 @@ impl Filter {
     /// The order that has the fewest others in it.
     pub(super) fn order(&self, by: ListOrder) -> Order {
         let direction = match by {
-            ListOrder::NewestFirst => Direction::Backward,
-            ListOrder::OldestFirst | ListOrder::ExpiringFirst => Direction::Forward,
+            ListOrder::Newest => Direction::Backward,
+            ListOrder::Oldest | ListOrder::Expiring => Direction::Forward,
         };
         let only = match self.states.as_slice() {
             [state] => Some(*state),
             _ => None,
         };
-        let (index, prefix) = if by == ListOrder::ExpiringFirst {
+        let (index, prefix) = if by == ListOrder::Expiring {
             (
                 Index::InterruptExpiry,
                 state_prefix(InterruptState::Pending),
@@ -926,11 +931,11 @@ impl Filter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ListOrder {
     /// By time of creation, newest first.
-    NewestFirst,
+    Newest,
     /// By time of creation, oldest first.
-    OldestFirst,
+    Oldest,
     /// Those that expire soonest first; only those that nobody has answered.
-    ExpiringFirst,
+    Expiring,
 }
 
 /// A page of interrupts.

@@ -65,7 +65,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             progress: Duration::from_secs(15),
-            max_age: Duration::from_secs(600),
+            max_age: Duration::from_mins(10),
             poll: Duration::from_secs(1),
             recheck: Duration::from_secs(5),
             max_streams: 256,
@@ -261,7 +261,7 @@ impl Watches {
             place,
         };
         self.tracker.spawn(async move {
-            run.to_end(greets).await;
+            run.finish(greets).await;
             drop(seat);
         });
         Ok(ReceiverStream::new(stream))
@@ -609,7 +609,7 @@ impl From<Error> for End {
 }
 
 impl<W: Watched> Run<W> {
-    async fn to_end(mut self, greets: bool) {
+    async fn finish(mut self, greets: bool) {
         let end = self.run(greets).await;
         if let Err(End::Failed(error)) = end {
             // A reader that is gone meanwhile does not need it.

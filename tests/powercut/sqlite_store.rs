@@ -81,6 +81,10 @@ impl Subject for StoreUnderLoad {
     }
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as a function of an error"
+)]
 fn fail(error: impl ToString) -> String {
     error.to_string()
 }

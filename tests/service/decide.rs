@@ -104,7 +104,7 @@ async fn a_foreign_tenant_finds_nothing() {
         let done = interrupts.claim(&who, None, claim).await;
         assert_eq!(done.map(drop).map_err(reason), not_found);
         let page = interrupts
-            .list(&who, Filter::default(), ListOrder::NewestFirst, 10, "")
+            .list(&who, Filter::default(), ListOrder::Newest, 10, "")
             .await
             .unwrap();
         assert!(page.items.is_empty());
@@ -556,8 +556,8 @@ async fn lists_stay_as_they_were_while_pages_are_turned() {
             ..Filter::default()
         };
         for (order, expected) in [
-            (ListOrder::OldestFirst, ids.clone()),
-            (ListOrder::NewestFirst, ids.iter().rev().copied().collect()),
+            (ListOrder::Oldest, ids.clone()),
+            (ListOrder::Newest, ids.iter().rev().copied().collect()),
         ] {
             let (mut token, mut found) = (String::new(), Vec::new());
             loop {
@@ -585,7 +585,7 @@ async fn lists_stay_as_they_were_while_pages_are_turned() {
                     break;
                 }
                 let gone = ids[found.len() + 1];
-                if order == ListOrder::NewestFirst {
+                if order == ListOrder::Newest {
                     world
                         .interrupts
                         .cancel(&agent(), None, cancel(gone))
@@ -607,7 +607,7 @@ async fn a_page_token_goes_with_its_filter_only() {
         let list = async |filter: Filter, token: &str| {
             world
                 .interrupts
-                .list(&viewer(), filter, ListOrder::NewestFirst, 1, token)
+                .list(&viewer(), filter, ListOrder::Newest, 1, token)
                 .await
         };
         let token = list(Filter::default(), "").await.unwrap().next;

@@ -554,6 +554,10 @@ pub fn given_answer(
 
 /// An interrupt on the wire. `revision` is the commit that last changed it.
 #[must_use]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one line for each field of the message, in their order"
+)]
 pub fn outward(
     interrupt: &Interrupt,
     revision: Revision,
@@ -835,9 +839,9 @@ pub fn order(field: &str, order: i32) -> Result<ListOrder> {
         Ok(
             v1::list_interrupts_request::Order::Unspecified
             | v1::list_interrupts_request::Order::NewestFirst,
-        ) => Ok(ListOrder::NewestFirst),
-        Ok(v1::list_interrupts_request::Order::OldestFirst) => Ok(ListOrder::OldestFirst),
-        Ok(v1::list_interrupts_request::Order::ExpiringFirst) => Ok(ListOrder::ExpiringFirst),
+        ) => Ok(ListOrder::Newest),
+        Ok(v1::list_interrupts_request::Order::OldestFirst) => Ok(ListOrder::Oldest),
+        Ok(v1::list_interrupts_request::Order::ExpiringFirst) => Ok(ListOrder::Expiring),
         Err(_) => Err(Error::argument(field, "must be an order")),
     }
 }

@@ -152,7 +152,7 @@ impl Command for Gate {
         let identity = self.identity(&mut thread, &lease, changes)?;
 
         if let Some(call) = load::<Call>(reads, &call_key(&identity)).await? {
-            return Ok(self.known(call, &lease, reads.now(), changes)?);
+            return Ok(Self::known(call, &lease, reads.now(), changes)?);
         }
         let waiting = self.waiting(reads, &lease, &identity).await?;
         let (args_json, decided_by, policy) = match waiting {
@@ -239,7 +239,6 @@ impl Gate {
 
     /// What to say of a call that was let through before.
     fn known(
-        &self,
         mut call: Loaded<Call>,
         lease: &Lease,
         now: Timestamp,
@@ -247,13 +246,12 @@ impl Gate {
     ) -> Result<Gated, StoreError> {
         match call.value.state {
             CallState::Finished => {}
-            CallState::InDoubt => return Ok(in_doubt(&call.value)),
             CallState::Started if call.value.token == lease.token => {
                 return Ok(proceed(&call.value));
             }
             // Started under a lease that was lost without anybody saying so: a bug
             // would have to be about, and doubt is the safe side.
-            CallState::Started => return Ok(in_doubt(&call.value)),
+            CallState::InDoubt | CallState::Started => return Ok(in_doubt(&call.value)),
             CallState::Retry => {
                 call.value.state = CallState::Started;
                 call.value.token = lease.token;

@@ -561,7 +561,7 @@ impl Checkpoints {
     /// # Errors
     ///
     /// [`Reason::Internal`] when one cannot be spelled as JSON, which is a bug.
-    pub fn encode(&self, items: &[Item]) -> Result<Vec<EncodedItem>> {
+    pub fn encode(items: &[Item]) -> Result<Vec<EncodedItem>> {
         let encoded: Result<_, StoreError> = items.iter().map(EncodedItem::new).collect();
         encoded.map_err(|error| crate::service::engine::explain(error.into()))
     }

@@ -271,7 +271,7 @@ impl<W: Watched> Tail<W> {
             .or_default()
             .insert(id, Arc::clone(&bell));
         Bell {
-            bell,
+            signal: bell,
             id,
             interest,
             shared: Arc::clone(&self.shared),
@@ -283,7 +283,7 @@ impl<W: Watched> Tail<W> {
 /// the last wait is remembered.
 #[derive(Debug)]
 pub(super) struct Bell<W: Watched> {
-    bell: Arc<Notify>,
+    signal: Arc<Notify>,
     id: u64,
     interest: Interest,
     shared: Arc<Shared<W>>,
@@ -291,7 +291,7 @@ pub(super) struct Bell<W: Watched> {
 
 impl<W: Watched> Bell<W> {
     pub(super) async fn rung(&self) {
-        self.bell.notified().await;
+        self.signal.notified().await;
     }
 }
 

@@ -150,7 +150,7 @@ impl Watched for InterruptWatch {
         after: Option<Vec<u8>>,
         at: Revision,
     ) -> Result<Vec<Placed<Interrupt>>, Abort> {
-        let order = self.filter.order(ListOrder::OldestFirst);
+        let order = self.filter.order(ListOrder::Oldest);
         let from = Position {
             after: after.unwrap_or_default(),
             at,
