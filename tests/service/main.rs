@@ -2,7 +2,10 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
+    clippy::indexing_slicing,
+    clippy::unnecessary_wraps,
     reason = "a test that cannot run has failed"
 )]
 
