@@ -280,6 +280,13 @@ impl ChangeSet {
             was,
         } = loaded;
         let key = value.key();
+        // A fresh record in the place of one that was read: what the one that was
+        // read is indexed by has to go all the same.
+        let earlier = self.places.get(&(T::KIND, key.clone()));
+        let was = match earlier {
+            Some(earlier) if was.is_empty() => &earlier.was,
+            Some(_) | None => was,
+        };
         let body: Bytes = serde_json::to_vec(value)
             .map_err(|error| Error::Internal(error.to_string()))?
             .into();
@@ -300,7 +307,6 @@ impl ChangeSet {
                 .collect(),
             key: key.clone(),
         };
-        let earlier = self.places.get(&(T::KIND, key.clone()));
         if let Some(earlier) = earlier.and_then(|place| self.changes.puts.get_mut(place.put)) {
             // The same record twice in one commit: the first one is never seen.
             *earlier = put;

@@ -23,7 +23,7 @@ async fn work_until_it_fails(
 ) -> Error {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
-    let outcome = workload::work(store, run, (64, 10_000), move |line| {
+    let outcome = workload::work(store, run, (64, 300), move |line| {
         sink.lock().unwrap().push(line);
     })
     .await;

@@ -1,17 +1,19 @@
 //! Records and their versions.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::Harness;
 use super::tools::{
-    HandClock, Note, Write, check_feed, entry, index, key, open, record, records, revision, tenant,
-    text, write,
+    HandClock, Note, Write, check_feed, entry, index, key, named, open, record, records, revision,
+    tenant, text, write,
 };
 use crate::domain::id::Tenant;
 use crate::domain::revision::Revision;
 use crate::storage::typed::{self, ChangeSet, Loaded};
 use crate::storage::{
-    Abort, Changes, Direction, Index, Key, Kind, Operation, Reads, Result, Stretch, Version,
+    Abort, Changes, Direction, Index, Key, Kind, Operation, Reads, Result, Store, Stretch, Version,
 };
 use async_trait::async_trait;
 
@@ -73,7 +75,10 @@ pub async fn a_version_is_read_at_every_revision_until_the_next(harness: &dyn Ha
 
 /// Stores a note twice, the second time under another index entry.
 #[derive(Debug)]
-struct Twice;
+struct Twice {
+    /// Whether the second one is stored as if it were new.
+    anew: bool,
+}
 
 #[async_trait]
 impl Operation for Twice {
@@ -85,7 +90,11 @@ impl Operation for Twice {
         note.value.text = "second".into();
         changes.update(&note)?;
         note.value.text = "third".into();
-        changes.update(&note)?;
+        if self.anew {
+            changes.insert(&note.value)?;
+        } else {
+            changes.update(&note)?;
+        }
         Ok((changes.finish(), ()))
     }
 }
@@ -93,18 +102,23 @@ impl Operation for Twice {
 /// Of a record that a commit stores twice, only the second is ever seen.
 pub async fn a_record_stored_twice_in_a_commit_is_the_second(harness: &dyn Harness) {
     let store = open(harness).await;
-    let tenant = tenant();
+    for (tenant, anew) in [(tenant(), false), (named("other"), true)] {
+        store_twice(&store, &tenant, anew).await;
+    }
+}
+
+async fn store_twice(store: &Arc<dyn Store>, tenant: &Tenant, anew: bool) {
     let first = serde_json::to_vec(&Note::new("note", "first")).unwrap();
     let places = [entry(Index::SessionSaved, "first")];
     let insert = Write::new().put_indexed(Kind::Session, &key("note"), &first, &[], &places);
-    write(&store, &tenant, insert).await;
-    store.transact(&tenant, Twice).await.unwrap();
+    write(store, tenant, insert).await;
+    store.transact(tenant, Twice { anew }).await.unwrap();
     let all = stretch(b"", Direction::Forward, 10);
-    let found = index(&store, &tenant, Index::SessionSaved, all).await;
+    let found = index(store, tenant, Index::SessionSaved, all).await;
     let places: Vec<&[u8]> = found.iter().map(|hit| &*hit.place).collect();
     assert_eq!(places, [b"third"]);
-    assert_eq!(revision(&store, &tenant).await, Revision::new(2));
-    check_feed(&store, &tenant).await;
+    assert_eq!(revision(store, tenant).await, Revision::new(2));
+    check_feed(store, tenant).await;
 }
 
 /// Changes that were not collected properly are refused whole.
@@ -117,7 +131,7 @@ pub async fn one_record_twice_in_raw_changes_is_refused(harness: &dyn Harness) {
     assert_eq!(text(&store, &tenant(), Kind::Session, "a").await, "(none)");
 }
 
-async fn store_many(store: &std::sync::Arc<dyn crate::storage::Store>, tenant: &Tenant) {
+async fn store_many(store: &Arc<dyn Store>, tenant: &Tenant) {
     for name in ["b1", "a", "b3", "c", "b2", "b"] {
         write(store, tenant, Write::record(Kind::Thread, &key(name), name)).await;
     }
