@@ -146,6 +146,23 @@ impl Error {
         self
     }
 
+    /// Says that the field at fault is a part of `outer`, or is `outer` itself if
+    /// none was named.
+    #[must_use]
+    pub fn within(mut self, outer: &str) -> Self {
+        self.field = Some(match self.field.take() {
+            Some(inner) => {
+                let field = format!("{outer}.{inner}");
+                if let Some(rest) = self.message.strip_prefix(&inner) {
+                    self.message = format!("{field}{rest}");
+                }
+                field
+            }
+            None => outer.to_owned(),
+        });
+        self
+    }
+
     /// Says when trying again may help.
     #[must_use]
     pub const fn retry_after(mut self, pause: Duration) -> Self {

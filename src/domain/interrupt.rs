@@ -1,8 +1,13 @@
 //! Interrupts: stored questions to people, and the rules of answering them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+mod consume;
+#[cfg(test)]
+mod tests;
 
 use super::error::{Error, Reason, Result};
 use super::id::{
@@ -742,8 +747,16 @@ impl Interrupt {
             && !self.choices.iter().any(|choice| choice.id == *choice_id)
         {
             return Err(Error::argument(
-                "decision.respond.choice_id",
+                "answer.respond.choice_id",
                 "is not one of the choices",
+            ));
+        }
+        if let Answer::Respond { .. } = &decision.answer
+            && self.kind == InterruptKind::Choice
+        {
+            return Err(Error::argument(
+                "answer.respond",
+                "this question is answered by one of its choices",
             ));
         }
         if self.policy.comment_required.contains(&kind) && decision.comment.is_empty() {
@@ -759,17 +772,7 @@ impl Interrupt {
                 "whoever asks, or changed the arguments, may not decide; ask another reviewer",
             ));
         }
-        if let Some(claim) = &self.claim
-            && claim.by != decision.actor
-            && decision.at < claim.expires_at
-        {
-            return Err(
-                Error::new(Reason::Claimed, "another reviewer has claimed it")
-                    .with("by", &claim.by)
-                    .with("expire_time_us", claim.expires_at.as_micros()),
-            );
-        }
-        Ok(())
+        self.check_claim(&decision.actor, decision.at)
     }
 
     /// A notice allows nothing, and is closed by a skip.
@@ -897,32 +900,121 @@ impl Interrupt {
         self.claim = None;
         true
     }
+
+    /// Ends it because what it was for is no more: withdraws it, or, if it was
+    /// answered, leaves the answer for nobody to act on. Says whether it changed.
+    pub fn drop_for_good(&mut self, now: Timestamp) -> bool {
+        if self.cancel(now) {
+            return true;
+        }
+        if !self.is_live() {
+            return false;
+        }
+        self.dropped_at = Some(now);
+        self.updated_at = now;
+        true
+    }
+
+    /// Gives its place to another one. An answer that somebody acts on already
+    /// stays as it is.
+    pub fn supersede(&mut self, next: InterruptId, now: Timestamp) {
+        if self.consumption.is_none() {
+            self.state = InterruptState::Superseded;
+            self.claim = None;
+        }
+        self.superseded_by = Some(next);
+        self.updated_at = now;
+    }
+}
+
+/// What a request says about the policy. Absent parts leave it as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRequest {
+    /// See [`Policy::required_approvals`].
+    pub required_approvals: Option<u32>,
+    /// See [`Policy::exclude_requester`].
+    pub exclude_requester: Option<bool>,
+    /// More answers that need a comment.
+    pub comment_required: Vec<DecisionKind>,
+    /// See [`Policy::on_expire`].
+    pub on_expire: Option<OnExpire>,
+    /// See [`Policy::default_json`].
+    pub default_json: Option<String>,
+    /// See [`Policy::retry_on_lost_consumer`].
+    pub retry_on_lost_consumer: Option<bool>,
+    /// See [`Policy::tool_grants`].
+    pub tool_grants: Option<bool>,
 }
 
 impl Policy {
-    /// The stricter of this and `other` in each respect: what a request may do to
-    /// an admin's policy.
-    #[must_use]
-    pub fn tightened(&self, other: &Self) -> Self {
-        let mut comment_required = self.comment_required.clone();
-        comment_required.extend(&other.comment_required);
-        comment_required.sort_unstable();
-        comment_required.dedup();
-        Self {
-            required_approvals: self.required_approvals.max(other.required_approvals),
-            exclude_requester: self.exclude_requester || other.exclude_requester,
+    /// This policy, as far as a request makes it stricter.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::ArgumentInvalid`], naming the field below `field`, when the request
+    /// would loosen it: whatever lets a call pass without a person is an admin's
+    /// alone.
+    pub fn tightened(&self, request: &PolicyRequest, field: &str) -> Result<Self> {
+        let PolicyRequest {
+            required_approvals,
+            exclude_requester,
             comment_required,
-            // Whatever lets a call pass without a person is the admin's alone; a
-            // request can only take it back.
-            on_expire: match other.on_expire {
-                OnExpire::Reject => OnExpire::Reject,
-                OnExpire::Expire | OnExpire::Approve | OnExpire::Default => self.on_expire,
-            },
-            default_json: self.default_json.clone(),
-            revision: self.revision,
-            tool_grants: self.tool_grants,
-            retry_on_lost_consumer: self.retry_on_lost_consumer,
+            on_expire,
+            default_json,
+            retry_on_lost_consumer,
+            tool_grants,
+        } = request;
+        let loosens = |name: &str| {
+            Error::argument(
+                format!("{field}.{name}"),
+                "would loosen the policy; a request can only tighten it, and an admin sets another with SetToolRules",
+            )
+        };
+        let mut policy = self.clone();
+        if let Some(approvals) = *required_approvals {
+            if approvals < self.required_approvals.max(1) {
+                return Err(loosens("required_approvals"));
+            }
+            policy.required_approvals = approvals;
         }
+        if let Some(exclude) = *exclude_requester {
+            if self.exclude_requester && !exclude {
+                return Err(loosens("exclude_requester"));
+            }
+            policy.exclude_requester = exclude;
+        }
+        policy.comment_required.extend(comment_required);
+        policy.comment_required.sort_unstable();
+        policy.comment_required.dedup();
+        match *on_expire {
+            Some(strict @ (OnExpire::Expire | OnExpire::Reject)) => {
+                policy.on_expire = strict;
+                policy.default_json = None;
+            }
+            Some(loose @ (OnExpire::Approve | OnExpire::Default)) if self.on_expire != loose => {
+                return Err(loosens("on_expire"));
+            }
+            Some(OnExpire::Approve | OnExpire::Default) | None => {}
+        }
+        if default_json.is_some()
+            && (policy.on_expire != OnExpire::Default
+                || !json::equal(default_json.as_deref(), self.default_json.as_deref()))
+        {
+            return Err(loosens("default_value_json"));
+        }
+        if let Some(retry) = *retry_on_lost_consumer {
+            if retry && !self.retry_on_lost_consumer {
+                return Err(loosens("on_lost_consumer"));
+            }
+            policy.retry_on_lost_consumer = retry;
+        }
+        if let Some(grants) = *tool_grants {
+            if grants && !self.tool_grants {
+                return Err(loosens("tool_grants"));
+            }
+            policy.tool_grants = grants;
+        }
+        Ok(policy)
     }
 }
 
@@ -941,6 +1033,18 @@ pub enum Decided {
 
 /// How long an interrupt with a correlation id waits if its maker names no time.
 pub const CORRELATION_TTL: Duration = Duration::from_hours(7 * 24);
+
+/// How many labels an interrupt may have.
+const MAX_LABELS: usize = 64;
+
+/// What an admin's rule says about questions for a tool.
+#[derive(Clone, Debug)]
+pub struct AskingRule<'a> {
+    /// The policy, with the revision of the rule.
+    pub policy: Policy,
+    /// The answers that it allows; empty means any.
+    pub allowed: &'a [DecisionKind],
+}
 
 /// A question, as an agent asks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -984,7 +1088,7 @@ pub struct InterruptSpec {
     /// See [`Interrupt::assignees`].
     pub assignees: Vec<String>,
     /// What is asked for beyond the stored policy.
-    pub policy: Option<Policy>,
+    pub policy: PolicyRequest,
     /// See [`Interrupt::dedup_key`].
     pub dedup_key: Option<String>,
     /// See [`Interrupt::correlation_id`].
@@ -1013,8 +1117,9 @@ impl InterruptSpec {
         if self.kind == InterruptKind::Choice && self.choices.is_empty() {
             return wrong("choices", "must not be empty for a choice");
         }
-        if self.kind == InterruptKind::Url && self.url.is_empty() {
-            return wrong("url", "must not be empty for a URL");
+        let web = ["https://", "http://"];
+        if self.kind == InterruptKind::Url && !web.iter().any(|web| self.url.starts_with(web)) {
+            return wrong("url", "must be an http or https address for a URL");
         }
         if self.kind == InterruptKind::Approval
             && self.action.is_none()
@@ -1049,21 +1154,28 @@ impl InterruptSpec {
         if self.allowed.contains(&DecisionKind::Edit) && self.action.is_none() {
             return wrong("allowed_decisions", "EDIT needs an action to edit");
         }
-        if let Some(policy) = &self.policy {
-            policy.check_requested(&format!("{field}.policy"))?;
+        if self.labels.len() > MAX_LABELS {
+            return Err(Error::new(
+                Reason::LimitExceeded,
+                format!("{field}.labels: at most {MAX_LABELS} labels"),
+            )
+            .at(format!("{field}.labels"))
+            .with("limit", MAX_LABELS));
         }
         Ok(())
     }
 
-    /// The interrupt that asks it. `stored` is the admin's policy for the tool.
+    /// The interrupt that asks it. `rule` is the admin's for the tool.
     ///
     /// # Errors
     ///
-    /// [`Reason::ArgumentInvalid`] when it has expired before it is asked.
+    /// [`Reason::ArgumentInvalid`], naming the field of the question, when it has
+    /// expired before it is asked or would loosen the policy;
+    /// [`Reason::HitlDecision`] when the rule leaves no answer.
     pub fn ask(
         &self,
         blank: Interrupt,
-        stored: Option<&Policy>,
+        rule: Option<AskingRule<'_>>,
         execution_key: Option<String>,
     ) -> Result<Interrupt> {
         let now = blank.created_at;
@@ -1075,11 +1187,21 @@ impl InterruptSpec {
         if expires_at.is_some_and(|at| at <= now) {
             return Err(Error::argument("expire_time", "has passed already"));
         }
-        let base = stored.cloned().unwrap_or_default();
-        let policy = match &self.policy {
-            Some(requested) => base.tightened(requested),
-            None => base,
-        };
+        let mut allowed = self.allowed.clone();
+        if let Some(rule) = &rule
+            && !rule.allowed.is_empty()
+        {
+            allowed.retain(|kind| rule.allowed.contains(kind));
+            if allowed.is_empty() && !self.allowed.is_empty() {
+                return Err(Error::new(
+                    Reason::HitlDecision,
+                    "the rule of this tool allows none of these decisions; ask for others",
+                )
+                .at("allowed_decisions"));
+            }
+        }
+        let policy = rule.map_or_else(Policy::default, |rule| rule.policy);
+        let policy = policy.tightened(&self.policy, "policy")?;
         let action = self.action.as_ref().map(|action| Action {
             digest: json::action_digest_hex(&action.tool, action.args_json.as_deref()),
             execution_key: execution_key.unwrap_or_default(),
@@ -1093,7 +1215,7 @@ impl InterruptSpec {
             description_markdown: self.description_markdown.clone(),
             locale: self.locale.clone(),
             action,
-            allowed: self.allowed.clone(),
+            allowed,
             response_schema_json: self.response_schema_json.clone(),
             choices: self.choices.clone(),
             url: self.url.clone(),
@@ -1115,36 +1237,28 @@ impl InterruptSpec {
     }
 }
 
-impl Policy {
-    /// Checks what a request asks for: it can only tighten.
-    ///
-    /// # Errors
-    ///
-    /// [`Reason::ArgumentInvalid`] when it asks for a call to pass without a
-    /// person, which is an admin's to allow.
-    pub fn check_requested(&self, field: &str) -> Result<()> {
-        let admin = "is set by an admin with SetToolRules; a request can only tighten the policy";
-        if matches!(self.on_expire, OnExpire::Approve | OnExpire::Default) {
-            return Err(Error::argument(format!("{field}.on_expire"), admin));
+/// Refuses keys that two questions of one request share: one commit cannot hold
+/// both.
+///
+/// # Errors
+///
+/// [`Reason::ArgumentInvalid`], naming the field as `interrupts[1].dedup_key`.
+pub fn check_distinct(specs: &[InterruptSpec]) -> Result<()> {
+    let (mut dedup, mut correlation) = (HashSet::new(), HashSet::new());
+    for (at, spec) in specs.iter().enumerate() {
+        for (name, key, seen) in [
+            ("dedup_key", &spec.dedup_key, &mut dedup),
+            ("correlation_id", &spec.correlation_id, &mut correlation),
+        ] {
+            if let Some(key) = key
+                && !seen.insert(key)
+            {
+                return Err(Error::argument(
+                    format!("interrupts[{at}].{name}"),
+                    "another interrupt of the request has it",
+                ));
+            }
         }
-        if self.default_json.is_some() {
-            return Err(Error::argument(
-                format!("{field}.default_value_json"),
-                admin,
-            ));
-        }
-        if self.tool_grants {
-            return Err(Error::argument(format!("{field}.tool_grants"), admin));
-        }
-        if self.retry_on_lost_consumer {
-            return Err(Error::argument(format!("{field}.on_lost_consumer"), admin));
-        }
-        if self.required_approvals < 1 {
-            return Err(Error::argument(
-                format!("{field}.required_approvals"),
-                "must be at least 1",
-            ));
-        }
-        Ok(())
     }
+    Ok(())
 }

@@ -867,13 +867,9 @@ impl CheckpointService for CheckpointApi {
             args_json,
             ordinal: u32::try_from(ordinal)
                 .map_err(|_| Error::argument("ordinal", "must not be negative"))?,
-            requested_policy: match requested_policy {
-                Some(policy) => Some(convert_interrupt::inward_policy(
-                    "requested_policy",
-                    Some(policy),
-                )?),
-                None => None,
-            },
+            requested_policy: requested_policy
+                .map(|policy| convert_interrupt::policy_request("requested_policy", policy))
+                .transpose()?,
         };
         let done = self
             .checkpoints

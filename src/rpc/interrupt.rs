@@ -21,7 +21,8 @@ use crate::service::caller::Caller;
 use crate::service::checkpoint::lease_ttl;
 use crate::service::engine::Engine;
 use crate::service::interrupt::{
-    Acknowledge, Asking, Cancel, Consume, Create, DEFAULT_CLAIM, Interrupts, MAX_CLAIM, SetClaim,
+    Acknowledge, Asking, Cancel, Claim, Consume, Create, DEFAULT_CLAIM, Interrupts, MAX_CLAIM,
+    MIN_CLAIM, Unclaim,
 };
 use crate::service::watch::{Awaited, Event, InterruptWatch, Said, Start, Watches};
 
@@ -378,14 +379,12 @@ impl InterruptService for InterruptApi {
             .map(|span| inward_duration("ttl", span))
             .transpose()?
             .unwrap_or(DEFAULT_CLAIM);
-        if ttl > MAX_CLAIM || ttl.is_zero() {
-            return Err(
-                Error::argument("ttl", "must be more than nothing and at most 24 hours").into(),
-            );
+        if !(MIN_CLAIM..=MAX_CLAIM).contains(&ttl) {
+            return Err(Error::argument("ttl", "must be from 5 seconds to 24 hours").into());
         }
-        let claim = SetClaim {
+        let claim = Claim {
             interrupt: interrupt_id(&id)?,
-            ttl: Some(ttl),
+            ttl,
         };
         let done = self
             .interrupts
@@ -406,13 +405,12 @@ impl InterruptService for InterruptApi {
             interrupt_id: id,
             request_id: request,
         } = request.into_inner();
-        let claim = SetClaim {
+        let unclaim = Unclaim {
             interrupt: interrupt_id(&id)?,
-            ttl: None,
         };
         let done = self
             .interrupts
-            .claim(&caller, request_id(&request)?, claim)
+            .unclaim(&caller, request_id(&request)?, unclaim)
             .await?;
         Ok(Response::new(v1::UnclaimInterruptResponse {
             interrupt: Some(self.after(&caller, done.receipt, done.revision).await?),

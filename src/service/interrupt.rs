@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::caller::{Caller, Role};
+use super::cover::check_session;
 use super::engine::{Command, Done, Engine};
 use super::listing::{self, Order, Position};
 use super::seal::Purpose;
@@ -16,8 +17,8 @@ use crate::domain::id::{
     AgentId, CheckpointId, ConsumerId, InterruptId, RunId, SessionRef, ThreadRef, UserId,
 };
 use crate::domain::interrupt::{
-    Answer, Claim, Consumption, Decided, Decision, Interrupt, InterruptKind, InterruptSpec,
-    InterruptState, Policy,
+    Answer, AskingRule, Decided, Decision, Interrupt, InterruptKind, InterruptSpec, InterruptState,
+    Policy,
 };
 use crate::domain::revision::{Revision, Stamp};
 use crate::domain::session::Session;
@@ -31,8 +32,12 @@ use crate::storage::entities::{
 use crate::storage::typed::{ChangeSet, Loaded, load, load_at};
 use crate::storage::{Abort, Direction, Index, Kind, Query, Reads, Stretch};
 
-/// More live interrupts than a thread or session ever has.
-const ALL: usize = 10_000;
+/// How many interrupts are read at a time.
+const CHUNK: usize = 256;
+/// How much of a comment a timeline shows, in characters.
+const LABEL_CHARS: usize = 60;
+/// The shortest claim.
+pub const MIN_CLAIM: Duration = Duration::from_secs(5);
 /// The longest claim.
 pub const MAX_CLAIM: Duration = Duration::from_hours(24);
 /// The claim of a reviewer who names no length.
@@ -83,7 +88,8 @@ pub async fn ask(
     asking: &Asking,
 ) -> Result<Asked, Abort> {
     let now = reads.now();
-    let stored = stored_policy(reads, &asking.agent, spec).await?;
+    let rules = load::<ToolRules>(reads, &tool_rules_key(&asking.agent)).await?;
+    let rule = rules.as_ref().and_then(|rules| asking_rule(rules, spec));
     let blank = Interrupt {
         session: asking.session.clone(),
         thread: asking.thread.clone(),
@@ -97,7 +103,7 @@ pub async fn ask(
             now,
         )
     };
-    let mut interrupt = spec.ask(blank, stored.as_ref(), asking.execution_key.clone())?;
+    let mut interrupt = spec.ask(blank, rule, asking.execution_key.clone())?;
     if let Some(dedup_key) = &spec.dedup_key {
         let parts = [asking.agent.as_str().as_bytes(), dedup_key.as_bytes()];
         if let Some(mut live) = live(reads, changes, Index::InterruptDedup, &place(&parts)).await? {
@@ -107,10 +113,7 @@ pub async fn ask(
                     deduplicated: true,
                 });
             }
-            live.value.state = InterruptState::Superseded;
-            live.value.superseded_by = Some(id);
-            live.value.updated_at = now;
-            live.value.claim = None;
+            live.value.supersede(id, now);
             interrupt.supersedes = Some(live.value.id);
             interrupt.previous_action.clone_from(&live.value.action);
             changes.update(&live)?;
@@ -151,23 +154,17 @@ pub async fn ask(
     })
 }
 
-/// The admin's policy for the tool that a question is about.
-async fn stored_policy(
-    reads: &mut dyn Reads,
-    agent: &AgentId,
-    spec: &InterruptSpec,
-) -> Result<Option<Policy>, Abort> {
-    let Some(action) = &spec.action else {
-        return Ok(None);
-    };
-    let Some(rules) = load::<ToolRules>(reads, &tool_rules_key(agent)).await? else {
-        return Ok(None);
-    };
-    let revision = rules.value.etag.stored();
-    Ok(rules.value.rule(&action.tool).map(|rule| Policy {
-        revision,
-        ..rule.policy.clone()
-    }))
+/// The admin's rule for the tool that a question is about.
+fn asking_rule<'a>(rules: &'a Loaded<ToolRules>, spec: &InterruptSpec) -> Option<AskingRule<'a>> {
+    let action = spec.action.as_ref()?;
+    let rule = rules.value.rule(&action.tool)?;
+    Some(AskingRule {
+        policy: Policy {
+            revision: rules.value.etag.stored(),
+            ..rule.policy.clone()
+        },
+        allowed: &rule.allowed,
+    })
 }
 
 fn digest(interrupt: &Interrupt) -> Option<&str> {
@@ -228,27 +225,20 @@ pub async fn open_interrupts(
     })
 }
 
-/// The interrupts of a session that nobody has answered.
+/// The live interrupts of a session.
 ///
 /// # Errors
 ///
 /// [`Abort::Store`] from `reads`.
-pub async fn pending_of_session(
+pub async fn live_in_session(
     reads: &mut dyn Reads,
     changes: &ChangeSet,
     session: &SessionRef,
 ) -> Result<Vec<Loaded<Interrupt>>, Abort> {
-    let found = by_place(
-        reads,
-        changes,
-        Index::InterruptSession,
-        session_prefix(session),
-    )
-    .await?;
-    Ok(found
-        .into_iter()
-        .filter(|found| found.value.state == InterruptState::Pending)
-        .collect())
+    let prefix = session_prefix(session);
+    let mut found = by_place(reads, changes, Index::InterruptSession, prefix).await?;
+    found.retain(|found| found.value.is_live());
+    Ok(found)
 }
 
 async fn by_place(
@@ -257,21 +247,29 @@ async fn by_place(
     index: Index,
     prefix: bytes::Bytes,
 ) -> Result<Vec<Loaded<Interrupt>>, Abort> {
-    let stretch = Stretch {
+    let mut stretch = Stretch {
         prefix,
         after: None,
         direction: Direction::Forward,
-        limit: ALL,
+        limit: CHUNK,
     };
     let mut found = Vec::new();
-    for hit in reads.index(index, &stretch).await? {
-        found.extend(changes.load::<Interrupt>(reads, &hit.key).await?);
+    loop {
+        let hits = reads.index(index, &stretch).await?;
+        let whole = hits.len() < CHUNK;
+        stretch.after = hits.last().map(|hit| hit.place.clone());
+        for hit in hits {
+            found.extend(changes.load::<Interrupt>(reads, &hit.key).await?);
+        }
+        if whole {
+            return Ok(found);
+        }
     }
-    Ok(found)
 }
 
-/// Withdraws those of `interrupts` that nobody has answered, and answers with
-/// their ids.
+/// Ends interrupts because what they were for is no more: withdraws those that
+/// nobody has answered, and leaves no answer for anybody to act on. Answers with
+/// the ids of those withdrawn.
 ///
 /// # Errors
 ///
@@ -283,8 +281,10 @@ pub fn withdraw(
 ) -> Result<Vec<InterruptId>, Abort> {
     let mut withdrawn = Vec::new();
     for mut interrupt in interrupts {
-        if interrupt.value.cancel(now) {
-            withdrawn.push(interrupt.value.id);
+        if interrupt.value.drop_for_good(now) {
+            if interrupt.value.state == InterruptState::Cancelled {
+                withdrawn.push(interrupt.value.id);
+            }
             changes.update(&interrupt)?;
         }
     }
@@ -456,9 +456,16 @@ impl Command for Create {
                 })?;
             check_token(Some(&thread.value), self.token.as_ref())?;
             asking.run = thread.value.run;
-            asking
+            let session = asking
                 .session
                 .get_or_insert_with(|| thread.value.session.clone());
+            if *session != thread.value.session {
+                return Err(Error::argument(
+                    "session_id",
+                    "is not the session of the thread; leave it out",
+                )
+                .into());
+            }
         }
         let mut session = match &asking.session {
             Some(key) => {
@@ -471,8 +478,13 @@ impl Command for Create {
             }
             None => None,
         };
+        if let Some(session) = &session {
+            check_session(reads, &session.value, self.token.as_ref()).await?;
+        }
         let told = session.as_mut().map(|session| &mut session.value);
-        let asked = ask(reads, changes, caller, told, &self.spec, self.id, &asking).await?;
+        let asked = ask(reads, changes, caller, told, &self.spec, self.id, &asking)
+            .await
+            .map_err(|abort| within(abort, "interrupt"))?;
         if let Some(session) = &session
             && !asked.deduplicated
         {
@@ -500,18 +512,29 @@ impl Command for Decide {
         reads: &mut dyn Reads,
         changes: &mut ChangeSet,
     ) -> Result<Vec<InterruptId>, Abort> {
-        for answer in &self.answers {
+        for (at, answer) in self.answers.iter().enumerate() {
             decide(reads, changes, caller, None, answer)
                 .await
-                .map_err(|abort| name_it(abort, answer.interrupt))?;
+                .map_err(|abort| match self.answers.len() {
+                    1 => abort,
+                    _ => name_it(abort, at, answer.interrupt),
+                })?;
         }
         Ok(self.answers.iter().map(|answer| answer.interrupt).collect())
     }
 }
 
-/// Says which of several answers was refused.
-fn name_it(abort: Abort, id: InterruptId) -> Abort {
+/// Says in which part of the request the fault is.
+pub(super) fn within(abort: Abort, field: &str) -> Abort {
     match abort {
+        Abort::Refused(refusal) => Abort::Refused(refusal.within(field)),
+        Abort::Store(error) => Abort::Store(error),
+    }
+}
+
+/// Says which of several answers was refused.
+fn name_it(abort: Abort, at: usize, id: InterruptId) -> Abort {
+    match within(abort, &format!("decisions[{at}]")) {
         Abort::Refused(refusal) => Abort::Refused(refusal.with("interrupt_id", id)),
         Abort::Store(error) => Abort::Store(error),
     }
@@ -550,11 +573,12 @@ impl Command for Cancel {
         match interrupt.value.state {
             InterruptState::Pending => {}
             InterruptState::Cancelled => return Ok(self.interrupt),
-            InterruptState::Resolved => return Err(interrupt.value.already_decided().into()),
-            InterruptState::Expired | InterruptState::Superseded => {
-                return Err(
-                    Error::new(Reason::NotPending, "nobody waits for an answer any more").into(),
-                );
+            InterruptState::Resolved | InterruptState::Expired | InterruptState::Superseded => {
+                return Err(Error::new(
+                    Reason::NotPending,
+                    "it is closed already; look at the interrupt's state",
+                )
+                .into());
             }
         }
         interrupt.value.cancel(reads.now());
@@ -566,24 +590,35 @@ impl Command for Cancel {
             None,
             &interrupt.value,
             EntryKind::Decision,
-            "CANCEL",
+            &self.label(),
         )
         .await?;
         Ok(self.interrupt)
     }
 }
 
-/// Takes a question for a while, or gives it back.
+impl Cancel {
+    /// What the timeline shows.
+    fn label(&self) -> String {
+        if self.comment.is_empty() {
+            return "CANCEL".to_owned();
+        }
+        let why: String = self.comment.chars().take(LABEL_CHARS).collect();
+        format!("CANCEL: {why}")
+    }
+}
+
+/// Takes a question for a while.
 #[derive(Debug, Serialize)]
-pub struct SetClaim {
+pub struct Claim {
     /// Which.
     pub interrupt: InterruptId,
-    /// For how long; `None` gives it back.
-    pub ttl: Option<Duration>,
+    /// For how long.
+    pub ttl: Duration,
 }
 
 #[async_trait]
-impl Command for SetClaim {
+impl Command for Claim {
     const METHOD: &'static str = "InterruptService/ClaimInterrupt";
     type Receipt = InterruptId;
 
@@ -594,37 +629,39 @@ impl Command for SetClaim {
         changes: &mut ChangeSet,
     ) -> Result<InterruptId, Abort> {
         caller.require(&[Role::Reviewer])?;
-        let now = reads.now();
         let mut interrupt = find(reads, changes, caller, self.interrupt).await?;
-        if interrupt.value.state != InterruptState::Pending {
-            return Err(match interrupt.value.state {
-                InterruptState::Resolved => interrupt.value.already_decided(),
-                InterruptState::Pending
-                | InterruptState::Expired
-                | InterruptState::Cancelled
-                | InterruptState::Superseded => {
-                    Error::new(Reason::NotPending, "nobody waits for an answer any more")
-                }
-            }
-            .into());
-        }
-        if let Some(claim) = &interrupt.value.claim
-            && claim.by != caller.principal
-            && now < claim.expires_at
-        {
-            return Err(
-                Error::new(Reason::Claimed, "another reviewer has claimed it")
-                    .with("by", &claim.by)
-                    .with("expire_time_us", claim.expires_at.as_micros())
-                    .into(),
-            );
-        }
-        interrupt.value.claim = self.ttl.map(|ttl| Claim {
-            by: caller.principal.clone(),
-            expires_at: now.after(ttl),
-        });
-        interrupt.value.updated_at = now;
+        let now = reads.now();
+        interrupt.value.take(&caller.principal, self.ttl, now)?;
         changes.update(&interrupt)?;
+        Ok(self.interrupt)
+    }
+}
+
+/// Gives a question back.
+#[derive(Debug, Serialize)]
+pub struct Unclaim {
+    /// Which.
+    pub interrupt: InterruptId,
+}
+
+#[async_trait]
+impl Command for Unclaim {
+    const METHOD: &'static str = "InterruptService/UnclaimInterrupt";
+    type Receipt = InterruptId;
+
+    async fn run(
+        &self,
+        caller: &Caller,
+        reads: &mut dyn Reads,
+        changes: &mut ChangeSet,
+    ) -> Result<InterruptId, Abort> {
+        caller.require(&[Role::Reviewer, Role::Admin])?;
+        let mut interrupt = find(reads, changes, caller, self.interrupt).await?;
+        let any = caller.has_any(&[Role::Admin]);
+        let now = reads.now();
+        if interrupt.value.give_back(&caller.principal, any, now)? {
+            changes.update(&interrupt)?;
+        }
         Ok(self.interrupt)
     }
 }
@@ -664,49 +701,13 @@ impl Command for Consume {
     ) -> Result<Consumed, Abort> {
         let now = reads.now();
         let mut interrupt = find(reads, changes, caller, self.interrupt).await?;
-        if interrupt.value.thread.is_some() {
-            return Err(
-                Error::argument("interrupt_id", "is a thread's; ResumeThread consumes it").into(),
-            );
-        }
-        match interrupt.value.state {
-            InterruptState::Resolved | InterruptState::Expired => {}
-            InterruptState::Pending => {
-                return Err(Error::new(
-                    Reason::InterruptsPending,
-                    "nobody has decided yet; await the decision",
-                )
-                .into());
-            }
-            InterruptState::Cancelled | InterruptState::Superseded => {
-                return Err(Error::new(Reason::NotPending, "the question was withdrawn").into());
-            }
-        }
-        let expires_at = now.after(self.ttl);
-        let token = match &interrupt.value.consumption {
-            Some(taken) if taken.acknowledged_at.is_some() => {
-                return Err(already_consumed(taken).into());
-            }
-            Some(taken) if taken.consumer == self.consumer => taken.token,
-            Some(taken) if taken.expires_at.is_none_or(|expiry| now < expiry) => {
-                return Err(already_consumed(taken).into());
-            }
-            Some(_) | None => Stamp::THIS_COMMIT,
-        };
-        interrupt.value.consumption = Some(Consumption {
-            consumer: self.consumer.clone(),
-            token,
-            at: now,
-            expires_at: Some(expires_at),
-            acknowledged_at: None,
-            outcome: String::new(),
-        });
-        interrupt.value.updated_at = now;
+        interrupt.value.consume(&self.consumer, self.ttl, now)?;
         changes.update(&interrupt)?;
+        let held = interrupt.value.consumption.as_ref();
         Ok(Consumed {
             interrupt: self.interrupt,
-            token,
-            expires_at,
+            token: held.map_or(Stamp::THIS_COMMIT, |held| held.token),
+            expires_at: now.after(self.ttl),
         })
     }
 
@@ -734,15 +735,6 @@ impl Command for Consume {
     }
 }
 
-fn already_consumed(taken: &Consumption) -> Error {
-    Error::new(
-        Reason::AlreadyConsumed,
-        "another consumer acts on this decision; do not act on it",
-    )
-    .with("consumer", &taken.consumer)
-    .with("consume_time_us", taken.at.as_micros())
-}
-
 /// Records what came of acting on an answer.
 #[derive(Debug, Serialize)]
 pub struct Acknowledge {
@@ -767,25 +759,14 @@ impl Command for Acknowledge {
     ) -> Result<InterruptId, Abort> {
         let mut interrupt = find(reads, changes, caller, self.interrupt).await?;
         let now = reads.now();
-        let Some(consumption) = &mut interrupt.value.consumption else {
-            return Err(Error::new(
-                Reason::TokenRequired,
-                "nobody has consumed it; consume it first",
-            )
-            .into());
+        let outcome = if self.outcome.is_empty() {
+            "completed"
+        } else {
+            &self.outcome
         };
-        if !consumption.token.is(self.token) {
-            return Err(
-                Error::new(Reason::Fenced, "another consumer has taken it over; stop").into(),
-            );
+        if interrupt.value.acknowledge(self.token, outcome, now)? {
+            changes.update(&interrupt)?;
         }
-        if consumption.acknowledged_at.is_some() {
-            return Ok(self.interrupt);
-        }
-        consumption.acknowledged_at = Some(now);
-        consumption.outcome.clone_from(&self.outcome);
-        interrupt.value.updated_at = now;
-        changes.update(&interrupt)?;
         Ok(self.interrupt)
     }
 }
@@ -1160,7 +1141,7 @@ impl Interrupts {
     /// # Errors
     ///
     /// [`Reason::InterruptNotFound`], [`Reason::EtagMismatch`],
-    /// [`Reason::AlreadyDecided`], [`Reason::NotPending`].
+    /// [`Reason::NotPending`].
     pub async fn cancel(
         &self,
         caller: &Caller,
@@ -1170,19 +1151,34 @@ impl Interrupts {
         self.engine.submit(caller, request_id, cancel).await
     }
 
-    /// Takes a question for a while, or gives it back.
+    /// Takes a question for a while.
     ///
     /// # Errors
     ///
     /// [`Reason::InterruptNotFound`], [`Reason::Claimed`], [`Reason::NotPending`],
-    /// [`Reason::AlreadyDecided`], [`Reason::PermissionDenied`].
+    /// [`Reason::PermissionDenied`].
     pub async fn claim(
         &self,
         caller: &Caller,
         request_id: Option<Uuid>,
-        claim: SetClaim,
+        claim: Claim,
     ) -> Result<Done<InterruptId>> {
         self.engine.submit(caller, request_id, claim).await
+    }
+
+    /// Gives a question back.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::InterruptNotFound`], [`Reason::Claimed`],
+    /// [`Reason::PermissionDenied`].
+    pub async fn unclaim(
+        &self,
+        caller: &Caller,
+        request_id: Option<Uuid>,
+        unclaim: Unclaim,
+    ) -> Result<Done<InterruptId>> {
+        self.engine.submit(caller, request_id, unclaim).await
     }
 
     /// Takes an answer to act on it.
@@ -1204,7 +1200,7 @@ impl Interrupts {
     ///
     /// # Errors
     ///
-    /// [`Reason::InterruptNotFound`], [`Reason::TokenRequired`],
+    /// [`Reason::InterruptNotFound`], [`Reason::NotPending`],
     /// [`Reason::Fenced`].
     pub async fn acknowledge(
         &self,

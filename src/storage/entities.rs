@@ -383,7 +383,9 @@ impl Entity for Interrupt {
                 &[agent, thread, &created, id],
             ));
         }
-        if let Some(dedup_key) = &self.dedup_key {
+        if let Some(dedup_key) = &self.dedup_key
+            && self.superseded_by.is_none()
+        {
             index.push(entry(
                 Index::InterruptDedup,
                 &[self.agent.as_str().as_bytes(), dedup_key.as_bytes()],

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use adjourn::domain::error::{Error, Reason};
-use adjourn::domain::interrupt::{Answer, DecisionKind, InterruptSpec, InterruptState, Policy};
+use adjourn::domain::interrupt::{
+    Answer, DecisionKind, InterruptSpec, InterruptState, OnExpire, PolicyRequest,
+};
 use adjourn::domain::timeline::EntryKind;
 use adjourn::service::caller::{Caller, Role};
-use adjourn::service::interrupt::{Acknowledge, Cancel, Consume, Filter, ListOrder, SetClaim};
+use adjourn::service::interrupt::{
+    Acknowledge, Cancel, Claim, Consume, Filter, ListOrder, Unclaim,
+};
 use std::time::Duration;
 use tokio::sync::Barrier;
 use uuid::Uuid;
@@ -97,9 +101,9 @@ async fn a_foreign_tenant_finds_nothing() {
         };
         let done = interrupts.cancel(&who, None, cancel).await;
         assert_eq!(done.map(drop).map_err(reason), not_found);
-        let claim = SetClaim {
+        let claim = Claim {
             interrupt: id,
-            ttl: Some(Duration::from_secs(60)),
+            ttl: Duration::from_secs(60),
         };
         let done = interrupts.claim(&who, None, claim).await;
         assert_eq!(done.map(drop).map_err(reason), not_found);
@@ -131,10 +135,10 @@ async fn a_key_for_one_agent_sees_that_agent_only() {
 async fn an_answer_to_what_has_changed_is_refused() {
     for world in World::each() {
         let spec = InterruptSpec {
-            policy: Some(Policy {
-                required_approvals: 2,
-                ..Policy::default()
-            }),
+            policy: PolicyRequest {
+                required_approvals: Some(2),
+                ..PolicyRequest::default()
+            },
             ..may("book", r#"{"seats":1}"#)
         };
         let id = world.ask(spec).await;
@@ -173,18 +177,18 @@ async fn an_answer_to_what_has_changed_is_refused() {
 async fn a_vote_or_a_claim_leaves_the_etag_alone() {
     for world in World::each() {
         let spec = InterruptSpec {
-            policy: Some(Policy {
-                required_approvals: 2,
-                ..Policy::default()
-            }),
+            policy: PolicyRequest {
+                required_approvals: Some(2),
+                ..PolicyRequest::default()
+            },
             ..may("book", "{}")
         };
         let id = world.ask(spec).await;
         let seen = world.answer(id, approve()).await;
         world.decide(id, approve()).await;
-        let claim = SetClaim {
+        let claim = Claim {
             interrupt: id,
-            ttl: Some(Duration::from_secs(60)),
+            ttl: Duration::from_secs(60),
         };
         let rob = reviewer("rob");
         world.interrupts.claim(&rob, None, claim).await.unwrap();
@@ -202,21 +206,29 @@ async fn a_claim_keeps_others_away_until_it_ends() {
     for world in World::each() {
         let id = world.ask(may("book", "{}")).await;
         let (rita, rob) = (reviewer("rita"), reviewer("rob"));
-        let claim = |ttl| SetClaim { interrupt: id, ttl };
-        let minute = Some(Duration::from_secs(60));
+        let claim = || Claim {
+            interrupt: id,
+            ttl: Duration::from_secs(60),
+        };
+        let unclaim = || Unclaim { interrupt: id };
         let claims = &world.interrupts;
-        claims.claim(&rita, None, claim(minute)).await.unwrap();
-        let refused = claims.claim(&rob, None, claim(minute)).await;
+        claims.claim(&rita, None, claim()).await.unwrap();
+        let refused = claims.claim(&rob, None, claim()).await;
         assert_eq!(refused.unwrap_err().reason, Reason::Claimed);
         let answer = world.answer(id, approve()).await;
         let refused = claims.decide(&rob, None, vec![answer.clone()]).await;
         assert_eq!(refused.unwrap_err().reason, Reason::Claimed);
-        let refused = claims.claim(&rob, None, claim(None)).await;
+        let refused = claims.unclaim(&rob, None, unclaim()).await;
         assert_eq!(refused.unwrap_err().reason, Reason::Claimed);
+        let admin = caller("ada", &[Role::Admin]);
+        claims.unclaim(&admin, None, unclaim()).await.unwrap();
 
+        claims.claim(&rita, None, claim()).await.unwrap();
         world.clock.advance(Duration::from_secs(60));
-        claims.claim(&rob, None, claim(minute)).await.unwrap();
-        claims.claim(&rob, None, claim(None)).await.unwrap();
+        claims.claim(&rob, None, claim()).await.unwrap();
+        for _ in 0..2 {
+            claims.unclaim(&rob, None, unclaim()).await.unwrap();
+        }
         assert_eq!(world.get(id).await.claim, None);
         claims.decide(&rita, None, vec![answer]).await.unwrap();
     }
@@ -484,38 +496,53 @@ async fn what_is_withdrawn_is_not_decided() {
 #[tokio::test]
 async fn a_request_only_tightens_the_policy() {
     for world in World::each() {
-        let loose = |policy: Policy| InterruptSpec {
-            policy: Some(policy),
+        let with = |policy: PolicyRequest| InterruptSpec {
+            policy,
             ..may("book", "{}")
         };
-        for policy in [
-            Policy {
-                on_expire: adjourn::domain::interrupt::OnExpire::Approve,
-                ..Policy::default()
-            },
-            Policy {
-                tool_grants: true,
-                ..Policy::default()
-            },
-            Policy {
-                retry_on_lost_consumer: true,
-                ..Policy::default()
-            },
-            Policy {
-                required_approvals: 0,
-                ..Policy::default()
-            },
+        let nothing = PolicyRequest::default;
+        for (field, policy) in [
+            (
+                "on_expire",
+                PolicyRequest {
+                    on_expire: Some(OnExpire::Approve),
+                    ..nothing()
+                },
+            ),
+            (
+                "on_expire",
+                PolicyRequest {
+                    on_expire: Some(OnExpire::Default),
+                    default_json: Some("1".to_owned()),
+                    ..nothing()
+                },
+            ),
+            (
+                "tool_grants",
+                PolicyRequest {
+                    tool_grants: Some(true),
+                    ..nothing()
+                },
+            ),
+            (
+                "on_lost_consumer",
+                PolicyRequest {
+                    retry_on_lost_consumer: Some(true),
+                    ..nothing()
+                },
+            ),
         ] {
-            assert!(
-                loose(policy.clone()).check("interrupt").is_err(),
-                "{policy:?}"
-            );
+            let refused = world.try_ask(with(policy), None).await.unwrap_err();
+            assert_eq!(refused.reason, Reason::ArgumentInvalid);
+            let field = format!("interrupt.policy.{field}");
+            assert_eq!(refused.field.as_ref(), Some(&field));
+            assert!(refused.message.starts_with(&field), "{refused}");
         }
         let id = world
-            .ask(loose(Policy {
-                exclude_requester: true,
+            .ask(with(PolicyRequest {
+                exclude_requester: Some(true),
                 comment_required: vec![DecisionKind::Approve],
-                ..Policy::default()
+                ..nothing()
             }))
             .await;
         let bot = caller("bot", &[Role::Agent, Role::Reviewer]);

@@ -290,7 +290,10 @@ async fn a_run_does_not_end_while_people_are_asked_unless_it_withdraws_the_quest
             ..ending
         };
         let done = wire.commit(withdrawing).await.unwrap();
-        assert_eq!(done.withdrawn_interrupt_ids, std::slice::from_ref(&interrupt));
+        assert_eq!(
+            done.withdrawn_interrupt_ids,
+            std::slice::from_ref(&interrupt)
+        );
         let id = adjourn::domain::id::InterruptId::from_uuid(interrupt.parse().unwrap());
         let interrupt = wire.world.get(id).await;
         assert!(interrupt.state.is_terminal());

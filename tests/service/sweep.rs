@@ -5,7 +5,7 @@ use std::time::Duration;
 use adjourn::domain::error::Reason;
 use adjourn::domain::id::InterruptId;
 use adjourn::domain::interrupt::{
-    Answer, DecisionSource, Interrupt, InterruptSpec, InterruptState, OnExpire, Policy,
+    Answer, DecisionSource, Interrupt, InterruptSpec, InterruptState, OnExpire, PolicyRequest,
 };
 use adjourn::domain::time::Clock as _;
 use adjourn::domain::timeline::{EntryKind, Link};
@@ -55,13 +55,8 @@ impl<'a> Sweep<'a> {
 
     /// A question that is to be answered within `span`.
     async fn ask(&self, span: Duration) -> InterruptId {
-        self.ask_with(span, None).await
-    }
-
-    async fn ask_with(&self, span: Duration, policy: Option<Policy>) -> InterruptId {
         let spec = InterruptSpec {
             expires_at: Some(self.world.clock.now().after(span)),
-            policy,
             ..may("book", "{}")
         };
         self.world.ask(spec).await
@@ -141,10 +136,10 @@ async fn expiry_does_what_the_policy_says_and_says_so_on_the_timeline() {
         let expires_at = Some(world.clock.now().after(SECOND));
         let spec = InterruptSpec {
             expires_at,
-            policy: Some(Policy {
-                on_expire: OnExpire::Reject,
-                ..Policy::default()
-            }),
+            policy: PolicyRequest {
+                on_expire: Some(OnExpire::Reject),
+                ..PolicyRequest::default()
+            },
             ..may("book", "{}")
         };
         let rejected = world.ask_in(spec, &session).await;

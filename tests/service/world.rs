@@ -8,7 +8,7 @@ use std::time::Duration;
 use adjourn::domain::error::Result;
 use adjourn::domain::id::{AgentId, InterruptId, SessionId, SessionRef, Tenant};
 use adjourn::domain::interrupt::{
-    Action, Answer, DecisionKind, Interrupt, InterruptKind, InterruptSpec,
+    Action, Answer, DecisionKind, Interrupt, InterruptKind, InterruptSpec, PolicyRequest,
 };
 use adjourn::domain::log::LogId;
 use adjourn::domain::revision::Revision;
@@ -332,7 +332,7 @@ pub(crate) fn may(tool: &str, args_json: &str) -> InterruptSpec {
         agent_path: Vec::new(),
         on_behalf_of: String::new(),
         assignees: Vec::new(),
-        policy: None,
+        policy: PolicyRequest::default(),
         dedup_key: None,
         correlation_id: None,
         resume_as: None,

@@ -7,7 +7,8 @@ use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::InterruptId;
 use crate::domain::interrupt::{
     Action, Answer, Choice, Decision, DecisionKind, DecisionSource, GrantScope, GrantTerms,
-    Interrupt, InterruptKind, InterruptSpec, InterruptState, OnExpire, Policy, Preview, ResumeAs,
+    Interrupt, InterruptKind, InterruptSpec, InterruptState, OnExpire, Policy, PolicyRequest,
+    Preview, ResumeAs,
 };
 use crate::domain::revision::Revision;
 use crate::domain::thread::ToolResult;
@@ -85,10 +86,10 @@ pub fn spec(field: &str, spec: v1::InterruptSpec) -> Result<InterruptSpec> {
         agent_path,
         on_behalf_of,
         assignees: candidates,
-        policy: match policy {
-            Some(policy) => Some(inward_policy(&at("policy"), Some(policy))?),
-            None => None,
-        },
+        policy: policy
+            .map(|policy| policy_request(&at("policy"), policy))
+            .transpose()?
+            .unwrap_or_default(),
         dedup_key: named(&at("dedup_key"), dedup_key)?,
         correlation_id: named(&at("correlation_id"), correlation_id)?,
         resume_as: inward_resume_as(&at("resume_as"), resume_as)?,
@@ -332,15 +333,12 @@ pub const fn decision_kind(kind: DecisionKind) -> v1::decision::Kind {
     }
 }
 
-/// The policy in a field; an absent one asks for nothing.
+/// What a request says about the policy.
 ///
 /// # Errors
 ///
 /// [`Reason::ArgumentInvalid`], [`Reason::JsonInvalid`].
-pub fn inward_policy(field: &str, policy: Option<v1::Policy>) -> Result<Policy> {
-    let Some(policy) = policy else {
-        return Ok(Policy::default());
-    };
+pub fn policy_request(field: &str, policy: v1::Policy) -> Result<PolicyRequest> {
     let v1::Policy {
         required_approvals,
         exclude_requester,
@@ -356,10 +354,11 @@ pub fn inward_policy(field: &str, policy: Option<v1::Policy>) -> Result<Policy> 
         json(&at("default_value_json"), text)?;
     }
     let on_expire = match v1::policy::OnExpire::try_from(on_expire) {
-        Ok(v1::policy::OnExpire::Unspecified | v1::policy::OnExpire::Expire) => OnExpire::Expire,
-        Ok(v1::policy::OnExpire::Approve) => OnExpire::Approve,
-        Ok(v1::policy::OnExpire::Reject) => OnExpire::Reject,
-        Ok(v1::policy::OnExpire::Default) => OnExpire::Default,
+        Ok(v1::policy::OnExpire::Unspecified) => None,
+        Ok(v1::policy::OnExpire::Expire) => Some(OnExpire::Expire),
+        Ok(v1::policy::OnExpire::Approve) => Some(OnExpire::Approve),
+        Ok(v1::policy::OnExpire::Reject) => Some(OnExpire::Reject),
+        Ok(v1::policy::OnExpire::Default) => Some(OnExpire::Default),
         Err(_) => {
             return Err(Error::argument(
                 at("on_expire"),
@@ -368,8 +367,9 @@ pub fn inward_policy(field: &str, policy: Option<v1::Policy>) -> Result<Policy> 
         }
     };
     let retry_on_lost_consumer = match v1::policy::OnLostConsumer::try_from(on_lost_consumer) {
-        Ok(v1::policy::OnLostConsumer::Unspecified | v1::policy::OnLostConsumer::Hold) => false,
-        Ok(v1::policy::OnLostConsumer::Retry) => true,
+        Ok(v1::policy::OnLostConsumer::Unspecified) => None,
+        Ok(v1::policy::OnLostConsumer::Hold) => Some(false),
+        Ok(v1::policy::OnLostConsumer::Retry) => Some(true),
         Err(_) => {
             return Err(Error::argument(
                 at("on_lost_consumer"),
@@ -377,19 +377,41 @@ pub fn inward_policy(field: &str, policy: Option<v1::Policy>) -> Result<Policy> 
             ));
         }
     };
-    let required_approvals = u32::try_from(required_approvals.unwrap_or(1))
-        .ok()
-        .filter(|number| *number >= 1)
-        .ok_or_else(|| Error::argument(at("required_approvals"), "must be at least 1"))?;
-    Ok(Policy {
+    let required_approvals = required_approvals
+        .map(|number| {
+            u32::try_from(number)
+                .ok()
+                .filter(|number| *number >= 1)
+                .ok_or_else(|| Error::argument(at("required_approvals"), "must be at least 1"))
+        })
+        .transpose()?;
+    Ok(PolicyRequest {
         required_approvals,
-        exclude_requester: exclude_requester.unwrap_or(false),
+        exclude_requester,
         comment_required: inward_decision_kinds(&at("comment_required"), &comment_required)?,
         on_expire,
         default_json: default_value_json,
-        revision: None,
-        tool_grants: tool_grants.unwrap_or(false),
         retry_on_lost_consumer,
+        tool_grants,
+    })
+}
+
+/// The policy that an admin sets; an absent one is the default.
+///
+/// # Errors
+///
+/// As [`policy_request`].
+pub fn inward_policy(field: &str, policy: Option<v1::Policy>) -> Result<Policy> {
+    let request = policy_request(field, policy.unwrap_or_default())?;
+    Ok(Policy {
+        required_approvals: request.required_approvals.unwrap_or(1),
+        exclude_requester: request.exclude_requester.unwrap_or(false),
+        comment_required: request.comment_required,
+        on_expire: request.on_expire.unwrap_or_default(),
+        default_json: request.default_json,
+        revision: None,
+        tool_grants: request.tool_grants.unwrap_or(false),
+        retry_on_lost_consumer: request.retry_on_lost_consumer.unwrap_or(false),
     })
 }
 
@@ -716,14 +738,18 @@ fn outward_decision(
             DecisionSource::Operator => v1::decision::Source::Operator,
         }
         .into(),
-        actor: Some(v1::Actor {
+        actor: (!decision.actor.is_server()).then(|| v1::Actor {
             principal: decision.actor.to_string(),
             display_name: String::new(),
             auth_method: decision.auth_method.clone(),
             auth_time: None,
         }),
         comment: decision.comment.clone(),
-        seen_etag: sealed(decision.seen),
+        seen_etag: if decision.actor.is_server() {
+            String::new()
+        } else {
+            sealed(decision.seen)
+        },
         action_digest: decision.action_digest.clone(),
         resolving: decision.resolves,
         voided,

@@ -13,7 +13,7 @@ use super::{Checkpoints, get_thread};
 use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::{InterruptId, ThreadRef};
 use crate::domain::interrupt::{
-    Action, Answer, DecisionKind, Interrupt, InterruptKind, InterruptState, Policy,
+    Action, Answer, DecisionKind, Interrupt, InterruptKind, InterruptState, Policy, PolicyRequest,
 };
 use crate::domain::json;
 use crate::domain::message::{Content, Item, Role};
@@ -58,7 +58,7 @@ pub struct Gate {
     /// Which repetition of the same call in the run; from 0.
     pub ordinal: u32,
     /// Hold the call, at least as strictly as this.
-    pub requested_policy: Option<Policy>,
+    pub requested_policy: Option<PolicyRequest>,
 }
 
 /// What a gate answers.
@@ -325,7 +325,7 @@ impl Gate {
             ToolMode::Free | ToolMode::Hold => {
                 let stored = rule.map(|rule| rule.policy.clone()).unwrap_or_default();
                 let policy = match &self.requested_policy {
-                    Some(requested) => stored.tightened(requested),
+                    Some(requested) => stored.tightened(requested, "requested_policy")?,
                     None => stored,
                 };
                 let allowed = match rule {

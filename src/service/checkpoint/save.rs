@@ -11,7 +11,7 @@ use super::lease::{end_lease, open_thread};
 use crate::domain::cut::{Interrupted, Match, cut_all};
 use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::{CheckpointId, InterruptId, MemoryRef, RunId, SessionRef, ThreadRef};
-use crate::domain::interrupt::InterruptSpec;
+use crate::domain::interrupt::{InterruptSpec, check_distinct};
 use crate::domain::json;
 use crate::domain::log::{History, LogId};
 use crate::domain::message::Item;
@@ -25,7 +25,7 @@ use crate::domain::timeline::{EntryKind, Link};
 use crate::service::caller::Caller;
 use crate::service::cover::check_session;
 use crate::service::engine::{Command, Done};
-use crate::service::interrupt::{Asking, ask};
+use crate::service::interrupt::{Asking, ask, within};
 use crate::service::session_write::{
     MessageWrite, open_session, push_entry, write_messages, write_state,
 };
@@ -445,7 +445,9 @@ impl Suspend {
             });
             asking.execution_key = call.as_ref().map(|call| call.execution_key(reads.tenant()));
             let session = Some(&mut work.session.value);
-            let asked = ask(reads, changes, caller, session, spec, *id, &asking).await?;
+            let asked = ask(reads, changes, caller, session, spec, *id, &asking)
+                .await
+                .map_err(|abort| within(abort, &format!("interrupts[{}]", interrupts.len())))?;
             if let (Some(action), Some(call)) = (&spec.action, call) {
                 pending.push(PendingCall {
                     tool_call_id: call.tool_call_id,
@@ -472,6 +474,7 @@ impl Suspend {
                 "must not be empty; a run that waits for nobody is paused with PauseThread",
             ));
         }
+        check_distinct(&self.interrupts)?;
         let calls: Vec<_> = self
             .interrupts
             .iter()

@@ -15,7 +15,7 @@ use crate::domain::thread::Token;
 use crate::service::caller::Caller;
 use crate::service::cover::check_session;
 use crate::service::engine::{Command, Done};
-use crate::service::interrupt::{pending_of_session, withdraw};
+use crate::service::interrupt::{live_in_session, withdraw};
 use crate::storage::entities::{session_key, session_prefix};
 use crate::storage::typed::{ChangeSet, load};
 use crate::storage::{Abort, Direction, Index, Reads, Stretch};
@@ -70,8 +70,8 @@ impl Command for Delete {
         };
         on_content.check("session", session.etag, session.head.last_seq)?;
 
-        let pending = pending_of_session(reads, changes, &self.session).await?;
-        let withdrawn = withdraw(changes, pending, now)?;
+        let live = live_in_session(reads, changes, &self.session).await?;
+        let withdrawn = withdraw(changes, live, now)?;
         self.delete_threads(reads, changes).await?;
         if let Some(mut memory) = linked_memory(reads, session, Revision::LATEST).await?
             && let Some(thread) = &session.leased_by
