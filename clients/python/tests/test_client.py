@@ -186,11 +186,17 @@ def watch_script(service: Fake) -> None:
         yield event("c3", 6, changed=interrupt("a", 6))
         context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
 
-    def second(*_: Any) -> Iterator[Any]:
+    def second(_: Any, context: Any) -> Iterator[Any]:
         yield event("c3", 6, changed=interrupt("a", 6))
         yield event("c4", 7, changed=interrupt("b", 7))
         yield event("c5", 9, progress={})
         yield event("c6", 9, goodbye={})
+        # The client does not wait for the end that was announced.
+        end = time.monotonic() + 5
+        while context.is_active() and time.monotonic() < end:
+            time.sleep(0.01)
+        if context.is_active():
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "CONFLICT")
 
     def third(*_: Any) -> Iterator[Any]:
         yield event("c7", 10, left=interrupt("b", 10))
@@ -359,6 +365,43 @@ def test_a_run_whose_lease_is_taken_starts_no_tool(fake: tuple[Fake, str]) -> No
         with pytest.raises(adjourn.Fenced):
             run.gate({"id": "c", "name": "pay", "args": {}})
     assert "GateToolCallRequest" not in [type(one).__name__ for one in service.requests]
+
+
+def test_no_tool_starts_on_a_lease_that_may_be_gone(fake: tuple[Fake, str]) -> None:
+    service, target = fake
+    service.script = [
+        lambda *_: leased(1),
+        lambda *_: renewed(60),
+        lambda *_: checkpoints.GateToolCallResponse(
+            proceed=checkpoints.GateToolCallResponse.Proceed()
+        ),
+        lambda *_: checkpoints.ReleaseThreadResponse(),
+    ]
+    with adjourn.connect(target) as client, client.thread("t").acquire() as run:
+        run._ticker.stop()  # As in a process that was stopped for a while.
+        time.sleep(0.8)
+        run.gate({"id": "c", "name": "pay", "args": {}})
+    kinds = [type(one).__name__ for one in service.requests]
+    assert kinds[1:3] == ["RenewLeaseRequest", "GateToolCallRequest"]
+
+
+def test_a_resume_whose_messages_cannot_be_read_gives_the_lease_back(
+    fake: tuple[Fake, str],
+) -> None:
+    service, target = fake
+    resumed = checkpoints.ResumeThreadResponse(
+        lease=leased(60).lease, messages_page_token="more"
+    )
+
+    def corrupt(_: Any, context: Any) -> Any:
+        refuse(context, grpc.StatusCode.DATA_LOSS, "CHECKPOINT_CORRUPT")
+
+    service.script = [
+        lambda *_: resumed, corrupt, lambda *_: checkpoints.ReleaseThreadResponse()
+    ]
+    with adjourn.connect(target) as client, pytest.raises(adjourn.CheckpointCorrupt):
+        client.thread("t").resume()
+    assert type(service.requests[-1]).__name__ == "ReleaseThreadRequest"
 
 
 def test_the_gate_gives_args_and_key(fake: tuple[Fake, str]) -> None:

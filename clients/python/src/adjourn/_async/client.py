@@ -31,6 +31,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the connection; its streams end."""
+        self._rpc.closed = True
         await io.close_channel(self._rpc.channel)
 
     async def __aenter__(self) -> AsyncClient:

@@ -16,7 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from adjourn import _io_async as io
 from adjourn import build
-from adjourn._async.resources import PAGE, Sessions, Checkpoints
+from adjourn._async.resources import PAGE, Checkpoints, Sessions
 from adjourn._async.rpc import Rpc
 from adjourn.build import Call, CallLike, to_call
 from adjourn.errors import AdjournError, Fenced, LeaseLost, is_worth_retrying
@@ -141,8 +141,13 @@ class Thread:
                 page_token=answer.messages_page_token,
                 agent_id=self.ref.agent_id,
             )
-            async for message in rest:
-                run.messages.append(message)
+            try:
+                async for message in rest:
+                    run.messages.append(message)
+            except BaseException:
+                # Nobody will have the run, so nobody may keep its lease.
+                await run.release()
+                raise
         return run
 
     def _patience(self, wait: float | None) -> float | None:
@@ -154,8 +159,8 @@ class Run:
     """The right to advance a thread, and what was handed out with it.
 
     Use it in a `with` block: whoever leaves the block without `commit`,
-    `suspend` or `pause` gives the lease back, and another process can go on. The
-    lease is renewed in the background.
+    `suspend` or `pause` gives the lease back, and another process can go on. Till
+    then the lease is renewed in the background, as long as the process lives.
     """
 
     def __init__(
@@ -449,7 +454,7 @@ class Run:
 
     async def _tick(self) -> float | None:
         """Renews in the background; the wait until the next time."""
-        if self._over:
+        if self._over or self._rpc.closed:
             return None
         try:
             await self.renew()

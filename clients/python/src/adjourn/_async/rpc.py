@@ -22,6 +22,8 @@ class Rpc:
         self.settings = settings
         self.channel = io.open_channel(settings)
         self.metadata = settings.metadata()
+        #: Set once the client is closed; nothing is called any more.
+        self.closed = False
 
     async def unary(
         self,

@@ -32,6 +32,7 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection; its streams end."""
+        self._rpc.closed = True
         io.close_channel(self._rpc.channel)
 
     def __enter__(self) -> Client:
