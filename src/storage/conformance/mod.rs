@@ -2,7 +2,7 @@
 //!
 //! Implement [`Harness`] for your backend and list it in a test:
 //!
-//! ```ignore
+//! ```text
 //! adjourn::storage_conformance! {
 //!     mine => MyHarness::new();
 //! }
