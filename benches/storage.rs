@@ -342,7 +342,7 @@ fn many_callers(runtime: &Runtime) {
     let (mut grouped, mut alone) = (Vec::new(), Vec::new());
     let (mut store, mut groups, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
-        let dir = TempDir::new_in(".").unwrap();
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let db = bare(runtime, &dir.path().join("alone.db"));
         alone.push(bare_appends(&db, 1, 2_000));
         let db = bare(runtime, &dir.path().join("grouped.db"));
@@ -376,7 +376,7 @@ fn many_callers(runtime: &Runtime) {
 
 fn one_caller_and_reads(runtime: &Runtime) {
     const APPENDS: usize = 10_000;
-    let dir = TempDir::new_in(".").unwrap();
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (_, store) = open(&dir.path().join("store.db"));
     let sync = percentile(&sync_latencies(dir.path()), 50);
     let appends = runtime.block_on(one_caller(&store, APPENDS));

@@ -32,8 +32,14 @@ fn a_server_that_is_killed_keeps_what_it_acknowledged() {
             acked.clear();
         }
         let worker = Worker::start("serve", &format!("k{kill}"), dir.path(), None);
-        // Also while it starts and recovers, so also before it acknowledges anything.
-        std::thread::sleep(Duration::from_micros(scatter(kill) % 90_000));
+        // Half of the moments may fall into the start and the recovery.
+        let micros = if kill % 2 == 0 {
+            scatter(kill) % 90_000
+        } else {
+            worker.wait_for_an_ack();
+            scatter(kill) % 40_000
+        };
+        std::thread::sleep(Duration::from_micros(micros));
         let more = worker.kill();
         total += more.len();
         empty += usize::from(more.is_empty());
@@ -43,7 +49,7 @@ fn a_server_that_is_killed_keeps_what_it_acknowledged() {
     report(&format!(
         "{KILLS} kills, {total} acknowledged, {empty} times nothing"
     ));
-    assert!(total > 2_000, "hardly anything was tested: {total}");
+    assert!(total > 1_000, "hardly anything was tested: {total}");
 }
 
 #[test]

@@ -4,8 +4,9 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use adjourn::storage::sqlite::{Options, SqliteStore};
 use adjourn::storage::{Error, Store};
@@ -73,6 +74,8 @@ pub(crate) fn work_if_told() {
 pub(crate) struct Worker {
     child: Child,
     acks: JoinHandle<Vec<String>>,
+    /// Says so when the first acknowledgement comes.
+    first: mpsc::Receiver<()>,
 }
 
 impl Worker {
@@ -97,8 +100,14 @@ impl Worker {
             .spawn()
             .unwrap();
         let stdout = child.stdout.take().unwrap();
-        let acks = std::thread::spawn(move || read_acks(stdout));
-        Self { child, acks }
+        let (tell, first) = mpsc::channel();
+        let acks = std::thread::spawn(move || read_acks(stdout, &tell));
+        Self { child, acks, first }
+    }
+
+    /// Waits for the first acknowledgement.
+    pub(crate) fn wait_for_an_ack(&self) {
+        self.first.recv_timeout(Duration::from_secs(30)).unwrap();
     }
 
     /// Ends the process without a warning, and answers what it acknowledged.
@@ -118,7 +127,7 @@ impl Worker {
 }
 
 /// The lines that came whole.
-fn read_acks(stdout: ChildStdout) -> Vec<String> {
+fn read_acks(stdout: ChildStdout, first: &mpsc::Sender<()>) -> Vec<String> {
     let mut acks = Vec::new();
     let mut reader = BufReader::new(stdout);
     let mut line = String::new();
@@ -126,6 +135,10 @@ fn read_acks(stdout: ChildStdout) -> Vec<String> {
         // The test runner has lines of its own, and does not always end them.
         let ack = line.split_once(MARK).map(|(_, ack)| ack);
         if let Some(ack) = ack.and_then(|ack| ack.strip_suffix('\n')) {
+            if acks.is_empty() {
+                // Not everybody waits for it.
+                let _ = first.send(());
+            }
             acks.push(ack.to_owned());
         }
         line.clear();

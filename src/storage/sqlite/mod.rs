@@ -116,9 +116,6 @@ impl SqliteStore {
         schema::check_owner(&connection)?;
         configure(&connection, options)?;
         let identity = schema::prepare(&mut connection)?;
-        if options.sync {
-            sync_directory(&path)?;
-        }
         let shared = Arc::new(Shared {
             path,
             identity,
@@ -214,14 +211,6 @@ fn lock(path: &Path) -> Result<File> {
         )),
         Err(TryLockError::Error(error)) => Err(unavailable(error.to_string())),
     }
-}
-
-/// Makes the entries of the directory durable: the files themselves are SQLite's.
-fn sync_directory(path: &Path) -> Result<()> {
-    let directory = directory(path);
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| Error::Unavailable(format!("{}: {error}", directory.display())))
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {

@@ -99,7 +99,10 @@ impl Writer {
             Ok(outcomes) => outcomes,
             // Something undid the whole transaction. One by one, only the guilty
             // fails.
-            Err(_) if group.len() > 1 => group.iter().map(|job| self.alone(job)).collect(),
+            Err(Undone(abort)) if group.len() > 1 => {
+                tracing::debug!(%abort, members = group.len(), "a group was undone");
+                group.iter().map(|job| self.alone(job)).collect()
+            }
             Err(Undone(abort)) => vec![Err(abort)],
         };
         for (job, outcome) in group.drain(..).zip(outcomes) {
