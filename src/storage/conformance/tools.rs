@@ -253,7 +253,7 @@ pub async fn write(store: &Arc<dyn Store>, tenant: &Tenant, write: Write) -> Com
 }
 
 /// A small record of a type of its own, for cases that go through
-/// [`typed`](crate::storage::typed).
+/// [`typed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// Its key.
