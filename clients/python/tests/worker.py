@@ -87,7 +87,7 @@ class Worker:
     """What the process can be told."""
 
     def __init__(self) -> None:
-        self.client = adjourn.connect(sys.argv[1], key=sys.argv[2])
+        self.client = adjourn.connect(sys.argv[1], key=sys.argv[2], retries=30)
         self.run: adjourn.Run | None = None
         self.gated: adjourn.Gate | None = None
 
