@@ -99,6 +99,7 @@ async fn serve(args: ServeArgs) -> Result<(), Error> {
     let settings = Settings::resolve(args)?;
     telemetry::start(settings.log_format, &settings.log)?;
     let server = Server::bind(settings).await?;
+    server.note_reviewer_key();
     server.run(signal()).await
 }
 

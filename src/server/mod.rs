@@ -54,6 +54,8 @@ pub struct Server {
     clock: Arc<dyn Clock>,
     keys: Arc<KeyRing>,
     anonymous: Option<Arc<Caller>>,
+    /// Where the reviewer's key of a server without keys is.
+    reviewer_key: Option<PathBuf>,
     watches: watch::Options,
 }
 
@@ -85,19 +87,13 @@ impl Server {
             listeners.push(bind(listen).await?);
         }
         let store = open_store(&settings.storage, &clock)?;
-        let (keys, anonymous) = match &settings.auth_file {
-            Some(path) => (KeyRing::of_file(path)?, None),
+        let (keys, anonymous, reviewer_key) = match &settings.auth_file {
+            Some(path) => (KeyRing::of_file(path)?, None, None),
             None => {
                 let reviewer = reviewer_key(&settings.storage)?;
-                let addresses: Vec<String> = listeners.iter().map(Bound::address).collect();
-                note_reviewer_key(&addresses, &reviewer.path);
-                (
-                    KeyRing::of_one(
-                        &reviewer.key,
-                        local_caller("reviewer", &[Role::Reviewer], "local_key")?,
-                    ),
-                    Some(anonymous()?),
-                )
+                let caller = local_caller("reviewer", &[Role::Reviewer], "local_key")?;
+                let keys = KeyRing::of_one(&reviewer.key, caller);
+                (keys, Some(anonymous()?), Some(reviewer.path))
             }
         };
         Ok(Self {
@@ -107,8 +103,31 @@ impl Server {
             clock,
             keys: Arc::new(keys),
             anonymous: anonymous.map(Arc::new),
+            reviewer_key,
             watches: watch::Options::default(),
         })
+    }
+
+    /// Notes in the user's own directory where the reviewer's key is, so that the
+    /// command line finds it. It helps that and nobody else, so a home that cannot
+    /// be written to is no reason not to serve.
+    pub fn note_reviewer_key(&self) {
+        let Some(key) = &self.reviewer_key else {
+            return;
+        };
+        for address in self.addresses() {
+            let Some(note) = reviewer_note(&address) else {
+                return;
+            };
+            let noted = note
+                .parent()
+                .map_or(Ok(()), std::fs::create_dir_all)
+                .map_err(Error::from)
+                .and_then(|()| Ok(write_secret(&note, &format!("{}\n", key.display()))?));
+            if let Err(error) = noted {
+                tracing::debug!(%error, "the reviewer's key was not noted");
+            }
+        }
     }
 
     /// Sets how watches behave.
@@ -139,6 +158,7 @@ impl Server {
             keys,
             anonymous,
             watches,
+            reviewer_key: _,
         } = self;
         store.ready().await?;
         let engine = Engine::new(Arc::clone(&store), clock);
@@ -409,24 +429,6 @@ pub fn reviewer_note(address: &str) -> Option<PathBuf> {
         })
         .collect();
     Some(state_directory()?.join("reviewer-keys").join(name))
-}
-
-/// Notes where the reviewer's key is. It helps the command line and nobody else,
-/// so a home that cannot be written to is no reason not to serve.
-fn note_reviewer_key(addresses: &[String], key: &Path) {
-    for address in addresses {
-        let Some(note) = reviewer_note(address) else {
-            return;
-        };
-        let noted = note
-            .parent()
-            .map_or(Ok(()), std::fs::create_dir_all)
-            .map_err(Error::from)
-            .and_then(|()| Ok(write_secret(&note, &format!("{}\n", key.display()))?));
-        if let Err(error) = noted {
-            tracing::debug!(%error, "the reviewer's key was not noted");
-        }
-    }
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

@@ -1,8 +1,8 @@
 //! Who gets in, and what they may call.
 
 use adjourn::proto::v1::{
-    DecideInterruptRequest, GetSessionRequest, ListSessionsRequest, SessionRef, WatchInterruptsRequest,
-    watch_interrupts_request,
+    DecideInterruptRequest, GetSessionRequest, ListSessionsRequest, SessionRef,
+    WatchInterruptsRequest, watch_interrupts_request,
 };
 use tonic::{Code, Request};
 
@@ -12,15 +12,28 @@ use crate::harness::{Running, append, reason, with_key};
 async fn without_keys_a_local_caller_is_an_agent_and_never_a_reviewer() {
     let server = Running::start(&["127.0.0.1:0"], false).await;
     let mut sessions = server.sessions().await;
-    sessions.append_messages(append("s", "hello")).await.unwrap();
+    sessions
+        .append_messages(append("s", "hello"))
+        .await
+        .unwrap();
     let mut interrupts = server.interrupts().await;
-    let refused = interrupts.decide_interrupt(DecideInterruptRequest::default()).await.unwrap_err();
-    assert_eq!((refused.code(), reason(&refused).as_str()), (Code::PermissionDenied, "PERMISSION_DENIED"));
+    let refused = interrupts
+        .decide_interrupt(DecideInterruptRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (refused.code(), reason(&refused).as_str()),
+        (Code::PermissionDenied, "PERMISSION_DENIED")
+    );
     // The reviewer's key lies beside the store, and decides.
     let key = std::fs::read_to_string(server.directory.path().join("a.db.reviewer-key")).unwrap();
     let request = with_key(DecideInterruptRequest::default(), key.trim());
     let refused = interrupts.decide_interrupt(request).await.unwrap_err();
-    assert_eq!(reason(&refused), "ARGUMENT_INVALID", "a reviewer gets as far as the request");
+    assert_eq!(
+        reason(&refused),
+        "ARGUMENT_INVALID",
+        "a reviewer gets as far as the request"
+    );
 }
 
 #[tokio::test]
@@ -29,14 +42,21 @@ async fn the_reviewers_key_is_its_owners_alone() {
 
     let server = Running::start(&["127.0.0.1:0"], false).await;
     let file = server.directory.path().join("a.db.reviewer-key");
-    assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
 }
 
 #[tokio::test]
 async fn a_key_that_is_wrong_is_refused_and_not_taken_for_none() {
     for with_keys in [false, true] {
         let server = Running::start(&["127.0.0.1:0"], with_keys).await;
-        let refused = server.sessions().await.append_messages(with_key(append("s", "x"), "adjourn_nonsense")).await;
+        let refused = server
+            .sessions()
+            .await
+            .append_messages(with_key(append("s", "x"), "adjourn_nonsense"))
+            .await;
         assert_eq!(refused.unwrap_err().code(), Code::Unauthenticated);
     }
 }
@@ -44,23 +64,54 @@ async fn a_key_that_is_wrong_is_refused_and_not_taken_for_none() {
 #[tokio::test]
 async fn with_keys_nobody_gets_in_without_one() {
     let server = Running::start(&["127.0.0.1:0"], true).await;
-    let refused = server.sessions().await.append_messages(append("s", "x")).await.unwrap_err();
-    assert_eq!((refused.code(), reason(&refused).as_str()), (Code::Unauthenticated, "UNAUTHENTICATED"));
+    let refused = server
+        .sessions()
+        .await
+        .append_messages(append("s", "x"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (refused.code(), reason(&refused).as_str()),
+        (Code::Unauthenticated, "UNAUTHENTICATED")
+    );
 }
 
 #[tokio::test]
 async fn one_tenant_never_sees_another() {
     let server = Running::start(&["127.0.0.1:0"], true).await;
-    let (ours, theirs) = (server.key("a", "one", &["agent"]), server.key("b", "two", &["agent"]));
+    let (ours, theirs) = (
+        server.key("a", "one", &["agent"]),
+        server.key("b", "two", &["agent"]),
+    );
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     let mut sessions = server.sessions().await;
-    sessions.append_messages(with_key(append("s", "x"), &ours)).await.unwrap();
-    let key = SessionRef { session_id: "s".to_owned(), ..SessionRef::default() };
+    sessions
+        .append_messages(with_key(append("s", "x"), &ours))
+        .await
+        .unwrap();
+    let key = SessionRef {
+        session_id: "s".to_owned(),
+        ..SessionRef::default()
+    };
     let get = GetSessionRequest { session: Some(key) };
-    assert!(sessions.get_session(with_key(get.clone(), &ours)).await.is_ok());
-    let refused = sessions.get_session(with_key(get, &theirs)).await.unwrap_err();
-    assert_eq!((refused.code(), reason(&refused).as_str()), (Code::NotFound, "SESSION_NOT_FOUND"));
-    let list = sessions.list_sessions(with_key(ListSessionsRequest::default(), &theirs)).await.unwrap();
+    assert!(
+        sessions
+            .get_session(with_key(get.clone(), &ours))
+            .await
+            .is_ok()
+    );
+    let refused = sessions
+        .get_session(with_key(get, &theirs))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (refused.code(), reason(&refused).as_str()),
+        (Code::NotFound, "SESSION_NOT_FOUND")
+    );
+    let list = sessions
+        .list_sessions(with_key(ListSessionsRequest::default(), &theirs))
+        .await
+        .unwrap();
     assert!(list.into_inner().sessions.is_empty());
 }
 
@@ -70,8 +121,16 @@ async fn a_viewer_only_reads() {
     let viewer = server.key("a", "vera", &["viewer"]);
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     let mut sessions = server.sessions().await;
-    assert!(sessions.list_sessions(with_key(ListSessionsRequest::default(), &viewer)).await.is_ok());
-    let refused = sessions.append_messages(with_key(append("s", "x"), &viewer)).await.unwrap_err();
+    assert!(
+        sessions
+            .list_sessions(with_key(ListSessionsRequest::default(), &viewer))
+            .await
+            .is_ok()
+    );
+    let refused = sessions
+        .append_messages(with_key(append("s", "x"), &viewer))
+        .await
+        .unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
 }
 
@@ -85,7 +144,11 @@ async fn revoking_a_key_refuses_it_and_ends_its_streams() {
         filter: None,
         start: Some(watch_interrupts_request::Start::InitialState(true)),
     };
-    let mut stream = interrupts.watch_interrupts(with_key(watch, &key)).await.unwrap().into_inner();
+    let mut stream = interrupts
+        .watch_interrupts(with_key(watch, &key))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(stream.message().await.unwrap().is_some(), "synced");
     server.revoke("rita");
     let ended = async {
@@ -97,9 +160,15 @@ async fn revoking_a_key_refuses_it_and_ends_its_streams() {
             }
         }
     };
-    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), ended).await.unwrap();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), ended)
+        .await
+        .unwrap();
     assert_eq!(ended.code(), Code::Unauthenticated);
-    let refused = server.sessions().await.list_sessions(with_key(ListSessionsRequest::default(), &key)).await;
+    let refused = server
+        .sessions()
+        .await
+        .list_sessions(with_key(ListSessionsRequest::default(), &key))
+        .await;
     assert_eq!(refused.unwrap_err().code(), Code::Unauthenticated);
 }
 
@@ -107,7 +176,14 @@ async fn revoking_a_key_refuses_it_and_ends_its_streams() {
 async fn a_page_of_another_site_is_refused() {
     let server = Running::start(&["127.0.0.1:0"], false).await;
     let mut request = Request::new(append("s", "x"));
-    request.metadata_mut().insert("origin", "https://evil.example".parse().unwrap());
-    let refused = server.sessions().await.append_messages(request).await.unwrap_err();
+    request
+        .metadata_mut()
+        .insert("origin", "https://evil.example".parse().unwrap());
+    let refused = server
+        .sessions()
+        .await
+        .append_messages(request)
+        .await
+        .unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
 }

@@ -33,10 +33,15 @@ impl Running {
         if with_keys {
             KeyFile::default().write(&auth_file).unwrap();
         }
-        let listen = listen.iter().map(|text| text.replace("DIR", &directory.path().display().to_string()));
+        let listen = listen
+            .iter()
+            .map(|text| text.replace("DIR", &directory.path().display().to_string()));
         let settings = Settings::resolve(ServeArgs {
             listen: listen.collect(),
-            storage: Some(format!("sqlite:{}", directory.path().join("a.db").display())),
+            storage: Some(format!(
+                "sqlite:{}",
+                directory.path().join("a.db").display()
+            )),
             ready_file: Some(directory.path().join("ready.json")),
             auth_file: with_keys.then(|| auth_file.clone()),
             grace: Some(5),
@@ -48,7 +53,12 @@ impl Running {
         let task = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        let running = Self { addresses, directory, stop: Some(stop), task };
+        let running = Self {
+            addresses,
+            directory,
+            stop: Some(stop),
+            task,
+        };
         while !running.ready_file().exists() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -70,7 +80,10 @@ impl Running {
 
     /// Waits until it has stopped.
     pub(crate) async fn stopped(self) {
-        tokio::time::timeout(Duration::from_secs(10), self.task).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(10), self.task)
+            .await
+            .unwrap()
+            .unwrap();
     }
 
     /// A new key for these roles.
@@ -114,20 +127,34 @@ impl Running {
 /// Connects to an address as a server names it.
 pub(crate) async fn connect(address: &str) -> Channel {
     let Some(path) = address.strip_prefix("unix:") else {
-        return Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        return Endpoint::from_shared(format!("http://{address}"))
+            .unwrap()
+            .connect()
+            .await
+            .unwrap();
     };
     let path = Path::new(path).to_owned();
     let connector = tower::service_fn(move |_| {
         let path = path.clone();
-        async move { tokio::net::UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+        async move {
+            tokio::net::UnixStream::connect(path)
+                .await
+                .map(hyper_util::rt::TokioIo::new)
+        }
     });
-    Endpoint::from_static("http://localhost").connect_with_connector(connector).await.unwrap()
+    Endpoint::from_static("http://localhost")
+        .connect_with_connector(connector)
+        .await
+        .unwrap()
 }
 
 /// A request that presents a key.
 pub(crate) fn with_key<T>(message: T, key: &str) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("authorization", MetadataValue::try_from(format!("Bearer {key}")).unwrap());
+    request.metadata_mut().insert(
+        "authorization",
+        MetadataValue::try_from(format!("Bearer {key}")).unwrap(),
+    );
     request
 }
 
@@ -150,5 +177,9 @@ pub(crate) fn append(session: &str, text: &str) -> AppendMessagesRequest {
 
 /// The reason that a refusal names.
 pub(crate) fn reason(status: &Status) -> String {
-    status.get_error_details().error_info().map(|info| info.reason.clone()).unwrap_or_default()
+    status
+        .get_error_details()
+        .error_info()
+        .map(|info| info.reason.clone())
+        .unwrap_or_default()
 }
