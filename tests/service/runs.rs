@@ -222,6 +222,75 @@ async fn while_a_thread_is_leased_its_session_and_memory_want_its_token() {
     }
 }
 
+fn append_to(id: &str) -> v1::AppendMemoryRequest {
+    v1::AppendMemoryRequest {
+        memory: memory(id),
+        messages: users(&["x"]),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_lease_goes_with_the_link_to_another_memory() {
+    for wire in Wire::each() {
+        for id in ["m", "other"] {
+            answer(wire.memories.append_memory(by_agent(append_to(id))).await).unwrap();
+        }
+        let link = |memory: &str, etag: String, token: String| v1::SaveSessionRequest {
+            session: named("s"),
+            memory_id: Some(memory.to_owned()),
+            etag,
+            fencing_token: token,
+            ..Default::default()
+        };
+        wire.save(link("m", String::new(), String::new()))
+            .await
+            .unwrap();
+        let lease = wire.acquire("s").await;
+        let token = lease.lease.unwrap().fencing_token;
+        wire.save(link("other", lease.session_etag, token))
+            .await
+            .unwrap();
+        answer(wire.memories.append_memory(by_agent(append_to("m"))).await).unwrap();
+        let covered = wire
+            .memories
+            .append_memory(by_agent(append_to("other")))
+            .await;
+        assert_eq!(reason(covered), "TOKEN_REQUIRED");
+    }
+}
+
+#[tokio::test]
+async fn a_run_does_not_write_to_a_memory_that_anothers_lease_covers() {
+    for wire in Wire::each() {
+        for id in ["mine", "theirs"] {
+            let linked = v1::SaveSessionRequest {
+                session: named(id),
+                memory_id: Some("shared".to_owned()),
+                ..Default::default()
+            };
+            wire.save(linked).await.unwrap();
+        }
+        answer(
+            wire.memories
+                .append_memory(by_agent(append_to("shared")))
+                .await,
+        )
+        .unwrap();
+        let lease = wire.acquire("theirs").await;
+        let mine = v1::CommitRunRequest {
+            overwrite: true,
+            ..commit("mine", &["a"])
+        };
+        assert_eq!(reason(wire.commit(mine.clone()).await), "TOKEN_REQUIRED");
+        wire.commit(under(&lease, commit("theirs", &["b"])))
+            .await
+            .unwrap();
+        wire.commit(mine).await.unwrap();
+        assert_eq!(remembered(&wire, "shared").await, ["a"]);
+    }
+}
+
 #[tokio::test]
 async fn a_run_without_a_thread_needs_a_precondition_once_the_session_exists() {
     for wire in Wire::each() {

@@ -529,8 +529,19 @@ async fn a_list_shows_what_it_showed_on_its_first_page_whatever_is_written_meanw
         };
         answer(wire.sessions.delete_session(by_agent(delete)).await).unwrap();
 
+        let retitle = v1::UpdateSessionRequest {
+            session: named("c"),
+            listing: Some(v1::ListingMetadata {
+                title: Some("Later".to_owned()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        answer(wire.sessions.update_session(by_agent(retitle)).await).unwrap();
+
         let (ids, token, sessions) = page(&token).await;
         assert_eq!(ids, ["c", "b"]);
+        assert_eq!(sessions[0].listing.as_ref().unwrap().title, None);
         assert_eq!(sessions[1].message_count, 1, "as it was then");
         let (ids, token, _) = page(&token).await;
         assert_eq!(ids, ["a"]);
@@ -800,10 +811,17 @@ async fn a_load_that_expects_something_else_is_rejected_and_changes_nothing() {
                 "task_scope_digest",
             ),
         ] {
-            let refused = wire.sessions.load_session(by_agent(expecting(wrong))).await;
-            let status = refused.unwrap_err();
-            assert_eq!(fact(&status, "mismatch").as_deref(), Some(what));
-            assert_eq!(reason::<()>(Err(status)), "RESTORE_REJECTED");
+            let linking = expecting(wrong);
+            let reading = v1::LoadSessionRequest {
+                memory_id: None,
+                ..linking.clone()
+            };
+            for request in [linking, reading] {
+                let refused = wire.sessions.load_session(by_agent(request)).await;
+                let status = refused.unwrap_err();
+                assert_eq!(fact(&status, "mismatch").as_deref(), Some(what));
+                assert_eq!(reason::<()>(Err(status)), "RESTORE_REJECTED");
+            }
         }
         assert_eq!(wire.load("s").await, before);
         let right = v1::SessionExpectations {
@@ -937,6 +955,25 @@ async fn listing_metadata_is_merged_without_touching_content_or_saved_time() {
         assert_ne!(after.listing_etag, before.listing_etag);
         let stale = wire.sessions.update_session(by_agent(update)).await;
         assert_eq!(reason(stale), "ETAG_MISMATCH");
+    }
+}
+
+#[tokio::test]
+async fn a_save_of_what_is_stored_counts_as_a_save_and_not_as_a_change() {
+    for wire in Wire::each() {
+        wire.append(append("s", &["a"])).await.unwrap();
+        wire.append(append("other", &["a"])).await.unwrap();
+        let before = wire.load("s").await.session.unwrap();
+        wire.world.clock.advance(Duration::from_secs(60));
+        let again = v1::SaveSessionRequest {
+            messages: list(users(&["a"])),
+            ..save("s")
+        };
+        let after = wire.save(again).await.unwrap().session.unwrap();
+        assert_eq!(after.etag, before.etag);
+        assert_eq!(after.last_seq, before.last_seq);
+        let seconds = |time: Option<prost_types::Timestamp>| time.unwrap().seconds;
+        assert_eq!(seconds(after.save_time) - seconds(before.save_time), 60);
     }
 }
 
