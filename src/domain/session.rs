@@ -58,6 +58,9 @@ pub struct Session {
     /// The turn of the conversation, for the journal: counts user messages.
     #[serde(default)]
     pub turn: i64,
+    /// How many items that are no messages were ever written to the log.
+    #[serde(default)]
+    pub non_message_count: u64,
     /// The thread whose lease covers the session, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased_by: Option<ThreadId>,
@@ -121,8 +124,10 @@ pub struct Memory {
     pub owner: Option<super::id::UserId>,
     /// The commit that made it.
     pub generation: Stamp,
-    /// The last change.
+    /// The last change of content.
     pub etag: Stamp,
+    /// The last change of the settings.
+    pub settings_etag: Stamp,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it was last changed.

@@ -36,8 +36,8 @@ impl MemoryApi {
     /// A memory as a commit left it.
     async fn after(&self, caller: &Caller, memory: MemoryRef, at: Revision) -> Result<v1::Memory> {
         let (memory, revision) = self.memories.get(caller, memory, at).await?;
-        let etag = self.memories.seal_etag(caller, &memory, revision);
-        Ok(convert::memory(&memory, etag, revision))
+        let etags = self.memories.seal_etags(caller, &memory, revision);
+        Ok(convert::memory(&memory, etags, revision))
     }
 
     async fn write(
@@ -55,6 +55,9 @@ impl MemoryApi {
                 etag: self.memories.open_etag(caller, &key, &write.etag),
                 ..write.preconditions
             },
+            settings_etag: self
+                .memories
+                .open_settings_etag(caller, &key, &write.settings_etag),
             memory: key,
             owner,
             write: write.write,
@@ -81,6 +84,7 @@ struct WriteFields {
     user_id: Option<String>,
     write: MemoryWrite,
     etag: String,
+    settings_etag: String,
     preconditions: Preconditions,
     fencing_token: String,
     request_id: String,
@@ -171,6 +175,7 @@ impl MemoryService for MemoryApi {
             user_id,
             write,
             etag,
+            settings_etag: String::new(),
             preconditions,
             fencing_token,
             request_id,
@@ -216,6 +221,7 @@ impl MemoryService for MemoryApi {
             user_id,
             write,
             etag,
+            settings_etag: String::new(),
             preconditions,
             fencing_token,
             request_id,
@@ -258,6 +264,7 @@ impl MemoryService for MemoryApi {
             user_id,
             write: MemoryWrite::Clear,
             etag,
+            settings_etag: String::new(),
             preconditions,
             fencing_token,
             request_id,
@@ -311,7 +318,7 @@ impl MemoryService for MemoryApi {
         let outward = |(memory, revision): &(crate::domain::session::Memory, Revision)| {
             convert::memory(
                 memory,
-                self.memories.seal_etag(&caller, memory, *revision),
+                self.memories.seal_etags(&caller, memory, *revision),
                 *revision,
             )
         };
@@ -349,7 +356,8 @@ impl MemoryService for MemoryApi {
             memory,
             user_id,
             write,
-            etag: settings_etag,
+            etag: String::new(),
+            settings_etag,
             preconditions,
             fencing_token,
             request_id,

@@ -1,6 +1,7 @@
 //! Memories: load, append, replace, clear, configure, delete.
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -8,8 +9,9 @@ use super::caller::Caller;
 use super::cover::check_memory;
 use super::engine::{Command, Done, Engine};
 use super::history::{Histories, HistoryPage, Part, Target};
+use super::listing::{Listed, Order, Position, page};
 use super::seal::Purpose;
-use super::session_write::{TOMBSTONE_TTL, new_memory, rebase, window_of};
+use super::session_write::{TOMBSTONE_TTL, WindowOf, new_memory, rebase, window_of};
 use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::{AgentId, MemoryRef, UserId};
 use crate::domain::log::{LogId, Origin, Transcript};
@@ -18,8 +20,8 @@ use crate::domain::session::{Memory, MemorySettings, Preconditions};
 use crate::domain::thread::Token;
 use crate::storage::entities::memory_key;
 use crate::storage::overlay::Overlay;
-use crate::storage::typed::{ChangeSet, EncodedItem, Loaded, decode, load, load_at, transcript};
-use crate::storage::{Abort, Direction, Kind, Query, Reads, Stretch};
+use crate::storage::typed::{ChangeSet, EncodedItem, Loaded, load, load_at, transcript};
+use crate::storage::{Abort, Direction, Index, Kind, Query, Reads};
 
 /// What a write does to a memory.
 #[derive(Debug, Serialize)]
@@ -45,6 +47,8 @@ pub struct WriteMemory {
     pub write: MemoryWrite,
     /// On its existence and content.
     pub preconditions: Preconditions,
+    /// The settings' etag that was seen, if one was sent.
+    pub settings_etag: Option<Revision>,
     /// The token of the run that covers it.
     pub token: Option<Token>,
     /// The log to give to a new memory.
@@ -78,6 +82,11 @@ impl Command for WriteMemory {
     ) -> Result<MemoryWritten, Abort> {
         let now = reads.now();
         let mut memory = self.open(reads).await?;
+        let on_settings = Preconditions {
+            etag: self.settings_etag,
+            ..Preconditions::default()
+        };
+        on_settings.check("memory's settings", memory.value.settings_etag, 0)?;
         check_memory(reads, &memory.value, self.token.as_ref()).await?;
         let replaces = matches!(self.write, MemoryWrite::Replace(_) | MemoryWrite::Clear);
         if replaces
@@ -103,11 +112,16 @@ impl Command for WriteMemory {
                 append(changes, &mut memory.value, items);
             }
             MemoryWrite::Clear => {}
-            MemoryWrite::Configure(settings) => memory.value.settings = settings.clone(),
+            MemoryWrite::Configure(settings) => {
+                memory.value.settings = settings.clone();
+                memory.value.settings_etag = Stamp::THIS_COMMIT;
+            }
         }
         let whole = memory.value.head.len();
         window(reads, changes, &mut memory.value).await?;
-        memory.value.etag = Stamp::THIS_COMMIT;
+        if !matches!(self.write, MemoryWrite::Configure(_)) || whole != memory.value.head.len() {
+            memory.value.etag = Stamp::THIS_COMMIT;
+        }
         memory.value.updated_at = now;
         let written = u64::try_from(memory.value.head.last_seq - before).unwrap_or(0);
         let dropped = whole - memory.value.head.len();
@@ -138,7 +152,7 @@ async fn window(
     }
     let history = memory.head.history();
     let mut overlay = Overlay::new(reads, changes);
-    let kept = window_of(&mut overlay, &history, &memory.settings, false).await?;
+    let kept = window_of(&mut overlay, &history, &memory.settings, WindowOf::Memory).await?;
     let current = transcript(&mut overlay, &history).await?;
     if kept != current {
         rebase(reads, changes, &mut memory.head, &kept).await?;
@@ -267,78 +281,32 @@ impl Query for GetMemory {
     }
 }
 
-/// Memories of an agent, or of all, in the order of their ids.
+/// Memories of an agent and a user, or of all, the last changed first.
 #[derive(Debug)]
 struct ListMemories {
     agent: Option<AgentId>,
     user: Option<UserId>,
     limit: usize,
-    position: Option<Position>,
-}
-
-/// Where a page ended.
-#[derive(Debug, Serialize, Deserialize)]
-struct Position {
-    after: Vec<u8>,
-    at: Revision,
+    from: Option<Position>,
 }
 
 #[async_trait]
 impl Query for ListMemories {
-    type Output = (Vec<(Memory, Revision)>, Option<Position>, Revision);
+    type Output = Listed<Memory>;
 
     async fn run(&self, reads: &mut dyn Reads) -> Result<Self::Output, Abort> {
-        let newest = reads.revision().await?;
-        let at = self
-            .position
-            .as_ref()
-            .map_or(newest, |position| position.at);
-        let prefix = match &self.agent {
-            Some(agent) => crate::storage::entities::place(&[agent.as_str().as_bytes(), b""]),
-            None => bytes::Bytes::new(),
-        };
-        let after = self
-            .position
-            .as_ref()
-            .map(|position| bytes::Bytes::copy_from_slice(&position.after));
-        let mut stretch = Stretch {
-            prefix,
-            after,
+        let order = Order {
+            index: Index::MemoryUpdated,
+            prefix: Bytes::new(),
             direction: Direction::Forward,
-            limit: self.limit + 1,
         };
-        let mut found = Vec::new();
-        loop {
-            let page = reads.records(Kind::Memory, &stretch, at).await?;
-            let whole = page.len() < stretch.limit;
-            stretch.after = page
-                .last()
-                .map(|(key, _)| bytes::Bytes::copy_from_slice(key.as_bytes()));
-            for (key, version) in page {
-                let memory = decode::<Memory>(reads.tenant(), &key, &version)?;
-                let is_users = self.user.is_none() || memory.value.owner == self.user;
-                if memory.value.deleted_at.is_none() && is_users {
-                    found.push((key, memory.value, memory.revision));
-                }
-            }
-            if whole || found.len() > self.limit {
-                break;
-            }
-        }
-        let more = found.len() > self.limit;
-        found.truncate(self.limit);
-        let next = found.last().filter(|_| more).map(|(key, ..)| Position {
-            after: key.as_bytes().to_vec(),
-            at,
-        });
-        Ok((
-            found
-                .into_iter()
-                .map(|(_, memory, revision)| (memory, revision))
-                .collect(),
-            next,
-            at,
-        ))
+        let matches = |memory: &Memory| {
+            self.agent
+                .as_ref()
+                .is_none_or(|agent| memory.key.agent == *agent)
+                && (self.user.is_none() || memory.owner == self.user)
+        };
+        page::<Memory>(reads, &order, self.from.as_ref(), self.limit, matches).await
     }
 }
 
@@ -379,27 +347,55 @@ impl Memories {
     /// A memory's etag, as it was sent; `None` for an empty one.
     #[must_use]
     pub fn open_etag(&self, caller: &Caller, memory: &MemoryRef, etag: &str) -> Option<Revision> {
-        let key = memory_key(memory);
+        self.open(caller, Purpose::Etag, memory, etag)
+    }
+
+    /// The etag of a memory's settings, as it was sent; `None` for an empty one.
+    #[must_use]
+    pub fn open_settings_etag(
+        &self,
+        caller: &Caller,
+        memory: &MemoryRef,
+        etag: &str,
+    ) -> Option<Revision> {
+        self.open(caller, Purpose::ListingEtag, memory, etag)
+    }
+
+    fn open(
+        &self,
+        caller: &Caller,
+        purpose: Purpose,
+        memory: &MemoryRef,
+        etag: &str,
+    ) -> Option<Revision> {
         let open = || {
-            self.engine.sealer().open_revision(
-                &caller.tenant,
-                Purpose::Etag,
-                Kind::Memory,
-                &key,
-                etag,
-            )
+            let key = memory_key(memory);
+            self.engine
+                .sealer()
+                .open_revision(&caller.tenant, purpose, Kind::Memory, &key, etag)
         };
         (!etag.is_empty()).then(open)
     }
 
-    /// A memory's etag, to send.
+    /// The etags of a memory's content and of its settings, to send.
     #[must_use]
-    pub fn seal_etag(&self, caller: &Caller, memory: &Memory, stored: Revision) -> String {
+    pub fn seal_etags(
+        &self,
+        caller: &Caller,
+        memory: &Memory,
+        stored: Revision,
+    ) -> (String, String) {
         let key = memory_key(&memory.key);
-        let etag = memory.etag.revision(stored);
-        self.engine
-            .sealer()
-            .seal_revision(&caller.tenant, Purpose::Etag, Kind::Memory, &key, etag)
+        let seal = |purpose, etag: Stamp| {
+            let etag = etag.revision(stored);
+            self.engine
+                .sealer()
+                .seal_revision(&caller.tenant, purpose, Kind::Memory, &key, etag)
+        };
+        (
+            seal(Purpose::Etag, memory.etag),
+            seal(Purpose::ListingEtag, memory.settings_etag),
+        )
     }
 
     /// Writes to a memory.
@@ -495,7 +491,7 @@ impl Memories {
             .await
     }
 
-    /// A page of memories, in the order of their ids.
+    /// A page of memories, the last changed first.
     ///
     /// # Errors
     ///
@@ -511,19 +507,22 @@ impl Memories {
         const METHOD: &str = "ListMemories";
         let filter = (&agent, &user);
         let sealer = self.engine.sealer();
-        let position = sealer.open_page::<Position>(&caller.tenant, METHOD, &filter, token)?;
+        let from = sealer.open_page::<Position>(&caller.tenant, METHOD, &filter, token)?;
         let list = ListMemories {
             agent: agent.clone(),
             user: user.clone(),
             limit,
-            position,
+            from,
         };
-        let (items, next, revision) = self.engine.read(&caller.tenant, list).await?;
-        let next = next.map(|next| sealer.seal_page(&caller.tenant, METHOD, &filter, &next));
+        let listed = self.engine.read(&caller.tenant, list).await?;
+        let next = listed
+            .next
+            .map(|next| sealer.seal_page(&caller.tenant, METHOD, &filter, &next));
+        let revised = |found: Loaded<Memory>| (found.value, found.revision);
         Ok(MemoryPage {
-            items,
+            items: listed.items.into_iter().map(revised).collect(),
             next: next.unwrap_or_default(),
-            revision,
+            revision: listed.at,
         })
     }
 }

@@ -30,7 +30,7 @@ const MAC_BYTES: usize = 12;
 pub enum Purpose {
     /// An etag of content.
     Etag = 1,
-    /// An etag of listing metadata.
+    /// An etag of what stands beside the content: listing metadata, settings.
     ListingEtag = 2,
     /// The token of whoever consumes an interrupt that no thread resumes.
     Consumption = 3,

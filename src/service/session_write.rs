@@ -127,6 +127,7 @@ fn new_session(key: &SessionRef, log: LogId, now: Timestamp) -> Session {
         memory_id: None,
         timeline_rev: 0,
         turn: 0,
+        non_message_count: 0,
         leased_by: None,
         branched_from: None,
         deleted_at: None,
@@ -205,10 +206,16 @@ const fn added(matched: u64, new: &[EncodedItem]) -> Written {
     }
 }
 
+/// Counts a new item.
+fn count(session: &mut Session, item: &EncodedItem) {
+    session.turn += i64::from(item.sketch().is_user());
+    session.non_message_count += u64::from(item.sketch().role.is_none());
+}
+
 fn append(changes: &mut ChangeSet, session: &mut Session, sent: &[EncodedItem]) {
     for item in sent {
         changes.append_item(&mut session.head, Origin::Said, item);
-        session.turn += i64::from(item.sketch().is_user());
+        count(session, item);
     }
 }
 
@@ -276,7 +283,7 @@ async fn replace(
                 let Some(item) = sent.get(at) else { continue };
                 written.new += 1;
                 let row = changes.append_item(&mut session.head, Origin::Said, item);
-                session.turn += i64::from(item.sketch().is_user());
+                count(session, item);
                 after.push(one(row, None));
             }
             Step::Edit {
@@ -526,7 +533,9 @@ pub async fn sync_memory(
         &mut overlay,
         &session.head.history(),
         &memory.value.settings,
-        true,
+        WindowOf::Session {
+            has_non_messages: session.non_message_count > 0,
+        },
     )
     .await?;
     let current = transcript(&mut overlay, &memory.value.head.history()).await?;
@@ -569,6 +578,7 @@ pub fn new_memory(key: &MemoryRef, log: LogId, now: Timestamp) -> Memory {
         owner: None,
         generation: Stamp::THIS_COMMIT,
         etag: Stamp::THIS_COMMIT,
+        settings_etag: Stamp::THIS_COMMIT,
         created_at: now,
         updated_at: now,
         head: Head::new(log),
@@ -578,8 +588,20 @@ pub fn new_memory(key: &MemoryRef, log: LogId, now: Timestamp) -> Memory {
     }
 }
 
+/// Whose history a memory is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowOf {
+    /// A session's: system messages are left out.
+    Session {
+        /// Whether an item that is no message was ever written to it.
+        has_non_messages: bool,
+    },
+    /// The memory's own.
+    Memory,
+}
+
 /// The part of a history that a memory holds: the newest that its window has room
-/// for. `of_session` leaves system messages out.
+/// for, and whatever is no message, which takes no place and is never dropped.
 ///
 /// # Errors
 ///
@@ -588,24 +610,30 @@ pub async fn window_of(
     reads: &mut dyn Reads,
     history: &History,
     settings: &MemorySettings,
-    of_session: bool,
+    of: WindowOf,
 ) -> Result<Transcript, Abort> {
     let whole = transcript(reads, history).await?;
     let room = u64::from(settings.max_messages);
-    // From the end, so that the cost is the window's and not the history's. Pins
-    // may be anywhere, so protecting them takes a look at everything.
+    // From the end, so that the cost is the window's and not the history's. What
+    // stays in any case may be anywhere, so that takes a look at everything.
+    let to_the_start = settings.protect_pinned
+        || match of {
+            WindowOf::Session { has_non_messages } => has_non_messages,
+            WindowOf::Memory => true,
+        };
     let (mut taken, mut end, mut newest) = (0_u64, whole.len(), Vec::new());
-    while end > 0 && (taken < room || settings.protect_pinned) {
+    while end > 0 && (taken < room || to_the_start) {
         let start = end.saturating_sub(CHUNK);
         let part = whole.slice(start, end);
         for standing in standings(reads, &part).await?.into_iter().rev() {
-            if of_session && standing.sketch.is_system() {
+            if of != WindowOf::Memory && standing.sketch.is_system() {
                 continue;
             }
-            let protected = settings.protect_pinned && standing.is_pinned();
-            if protected || taken < room {
+            let stays =
+                standing.sketch.role.is_none() || (settings.protect_pinned && standing.is_pinned());
+            if stays || taken < room {
                 newest.push(standing.range);
-                taken += u64::from(!protected);
+                taken += u64::from(!stays);
             }
         }
         end = start;

@@ -192,17 +192,28 @@ impl Entity for Memory {
     }
 
     fn resolve(&mut self, stored: Revision) {
-        resolve_all([&mut self.generation, &mut self.etag], stored);
+        resolve_all(
+            [
+                &mut self.generation,
+                &mut self.etag,
+                &mut self.settings_etag,
+            ],
+            stored,
+        );
     }
 
     fn index(&self) -> Vec<IndexEntry> {
         if self.deleted_at.is_some() {
             return Vec::new();
         }
-        vec![IndexEntry {
-            index: Index::MemoryId,
-            place: Bytes::copy_from_slice(memory_key(&self.key).as_bytes()),
-        }]
+        vec![entry(
+            Index::MemoryUpdated,
+            &[
+                &newest_first(self.updated_at),
+                self.key.memory.as_str().as_bytes(),
+                self.key.agent.as_str().as_bytes(),
+            ],
+        )]
     }
 }
 

@@ -193,8 +193,8 @@ impl Kind {
 pub enum Index {
     /// Sessions, by the time they were saved, newest first, then id.
     SessionSaved = 1,
-    /// Memories, by (agent, memory id).
-    MemoryId = 2,
+    /// Memories, by the time they were changed, newest first, then id.
+    MemoryUpdated = 2,
     /// Threads, by the time they were changed, newest first.
     ThreadUpdated = 3,
     /// Threads, by their session.

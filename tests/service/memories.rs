@@ -1,5 +1,7 @@
 //! What memories promise.
 
+use std::time::Duration;
+
 use adjourn::proto::v1;
 use adjourn::proto::v1::memory_service_server::MemoryService as _;
 use tonic::Status;
@@ -189,5 +191,79 @@ async fn a_deleted_memory_refuses_late_writes() {
         };
         answer(wire.memories.replace_memory(by_agent(anew)).await).unwrap();
         assert_eq!(texts_of(&load(&wire, "m").await.messages), ["b"]);
+    }
+}
+
+#[tokio::test]
+async fn memories_are_listed_by_their_last_change_and_stay_so_while_pages_are_turned() {
+    for wire in Wire::each() {
+        for id in ["a", "b", "c"] {
+            append(&wire, id, &["x"]).await.unwrap();
+            wire.world.clock.advance(Duration::from_secs(1));
+        }
+        append(&wire, "a", &["y"]).await.unwrap();
+        let list = async |token: &str| {
+            let request = v1::ListMemoriesRequest {
+                page_size: 2,
+                page_token: token.to_owned(),
+                ..Default::default()
+            };
+            let page = answer(wire.memories.list_memories(by_agent(request)).await).unwrap();
+            let ids: Vec<String> = page
+                .memories
+                .into_iter()
+                .map(|memory| memory.memory.unwrap().memory_id)
+                .collect();
+            (ids, page.next_page_token)
+        };
+        let (ids, token) = list("").await;
+        assert_eq!(ids, ["a", "c"]);
+        append(&wire, "b", &["y"]).await.unwrap();
+        assert_eq!(list(&token).await, (vec!["b".to_owned()], String::new()));
+        assert_eq!(
+            list("").await.0,
+            ["a", "b"],
+            "changed at one time, so by id"
+        );
+    }
+}
+
+#[tokio::test]
+async fn settings_have_an_etag_of_their_own() {
+    for wire in Wire::each() {
+        let made = append(&wire, "m", &["a", "b", "c"])
+            .await
+            .unwrap()
+            .memory
+            .unwrap();
+        let configure = |max_messages: i32, settings_etag: &str| v1::ConfigureMemoryRequest {
+            memory: memory("m"),
+            settings: Some(v1::MemorySettings {
+                max_messages: Some(max_messages),
+                ..Default::default()
+            }),
+            settings_etag: settings_etag.to_owned(),
+            ..Default::default()
+        };
+        append(&wire, "m", &["d"]).await.unwrap();
+        let wide = by_agent(configure(10, &made.settings_etag));
+        let wide = answer(wire.memories.configure_memory(wide).await)
+            .unwrap()
+            .memory
+            .unwrap();
+        assert_eq!(wide.etag, load(&wire, "m").await.etag);
+        assert_ne!(wide.settings_etag, made.settings_etag);
+        let stale = by_agent(configure(2, &made.settings_etag));
+        assert_eq!(
+            reason(wire.memories.configure_memory(stale).await),
+            "ETAG_MISMATCH"
+        );
+        let narrow = by_agent(configure(2, &wide.settings_etag));
+        let narrow = answer(wire.memories.configure_memory(narrow).await)
+            .unwrap()
+            .memory
+            .unwrap();
+        assert_ne!(narrow.etag, wide.etag, "messages left the window");
+        assert_eq!(texts_of(&load(&wire, "m").await.messages), ["c", "d"]);
     }
 }

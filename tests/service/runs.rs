@@ -147,6 +147,21 @@ async fn the_memory_follows_a_replaced_history_and_keeps_its_window() {
         assert_eq!(remembered(&wire, "m").await, ["2", "3", "4"]);
         wire.commit(replace(users(&["2", "5"]))).await.unwrap();
         assert_eq!(remembered(&wire, "m").await, ["2", "5"]);
+
+        // What is no message is never dropped and takes no place.
+        let odd = v1::Message {
+            content: Some(v1::message::Content::NonStandardJson("{}".to_owned())),
+            ..Default::default()
+        };
+        let history = [vec![odd], users(&["1", "2", "3", "4"])].concat();
+        wire.commit(replace(history)).await.unwrap();
+        let kept = remembered(&wire, "m").await;
+        assert_eq!(kept.len(), 4);
+        assert_eq!(kept[1..], ["2", "3", "4"]);
+        answer(wire.memories.append_memory(by_agent(append_to("m"))).await).unwrap();
+        let kept = remembered(&wire, "m").await;
+        assert_eq!(kept.len(), 4);
+        assert_eq!(kept[1..], ["3", "4", "x"]);
     }
 }
 

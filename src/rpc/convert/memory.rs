@@ -49,7 +49,8 @@ pub fn settings(field: &str, settings: Option<v1::MemorySettings>) -> Result<Mem
 
 /// A memory on the wire. `revision` is the commit that last changed it.
 #[must_use]
-pub fn memory(memory: &Memory, etag: String, revision: Revision) -> v1::Memory {
+pub fn memory(memory: &Memory, etags: (String, String), revision: Revision) -> v1::Memory {
+    let (etag, settings_etag) = etags;
     v1::Memory {
         memory: Some(memory_ref(&memory.key)),
         user_id: memory.owner.as_ref().map(ToString::to_string),
@@ -59,7 +60,7 @@ pub fn memory(memory: &Memory, etag: String, revision: Revision) -> v1::Memory {
             grounding: None,
             protect_pinned: memory.settings.protect_pinned,
         }),
-        settings_etag: etag.clone(),
+        settings_etag,
         etag,
         message_count: count(memory.head.len()),
         last_seq: memory.head.last_seq,
