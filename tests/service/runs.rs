@@ -237,6 +237,66 @@ async fn while_a_thread_is_leased_its_session_and_memory_want_its_token() {
     }
 }
 
+#[tokio::test]
+async fn a_final_turn_is_plain_text_or_blocks_with_what_was_thought_before_them() {
+    use v1::block::Kind;
+    use v1::message::Content;
+
+    fn block(kind: Kind) -> v1::Block {
+        v1::Block {
+            kind: Some(kind),
+            extra_json: None,
+        }
+    }
+
+    fn blocks(kinds: Vec<Kind>) -> Content {
+        Content::Blocks(v1::Blocks {
+            blocks: kinds.into_iter().map(block).collect(),
+        })
+    }
+
+    let text = |text: &str| Kind::Text(text.to_owned());
+    let image = || Kind::Image(v1::Media::default());
+    let thought = || Kind::Reasoning("hm".to_owned());
+    let cases = [
+        (
+            v1::OutputVersion::V0,
+            vec![text("a"), text("b")],
+            Content::Text("ab".to_owned()),
+        ),
+        (
+            v1::OutputVersion::V0,
+            vec![text("a"), image()],
+            blocks(vec![text("a"), image()]),
+        ),
+        (
+            v1::OutputVersion::V1,
+            vec![text("a")],
+            blocks(vec![thought(), text("a")]),
+        ),
+    ];
+    for wire in Wire::each() {
+        for (version, said, stored) in &cases {
+            let request = v1::CommitRunRequest {
+                session: named("s"),
+                final_turn: Some(v1::FinalTurn {
+                    thinking: "hm".to_owned(),
+                    blocks: said.iter().cloned().map(block).collect(),
+                    message_id: None,
+                }),
+                output_version: (*version).into(),
+                overwrite: true,
+                ..Default::default()
+            };
+            wire.commit(request).await.unwrap();
+            let data = wire.load("s").await.data.unwrap();
+            let newest = data.messages.unwrap().messages.pop().unwrap();
+            assert_eq!(newest.content.as_ref(), Some(stored));
+            assert_eq!(newest.role(), v1::message::Role::Assistant);
+        }
+    }
+}
+
 fn append_to(id: &str) -> v1::AppendMemoryRequest {
     v1::AppendMemoryRequest {
         memory: memory(id),
