@@ -11,7 +11,7 @@ use super::engine::Engine;
 use super::seal::Purpose;
 use super::session_write::session_not_found;
 use crate::domain::error::{Error, Reason, Result};
-use crate::domain::id::{CheckpointId, MemoryRef, SessionRef, ThreadRef};
+use crate::domain::id::{CheckpointId, MemoryRef, SessionRef, ThreadRef, UserId};
 use crate::domain::log::History;
 use crate::domain::revision::Revision;
 use crate::domain::session::{Memory, Session};
@@ -82,6 +82,8 @@ struct Found {
     total: u64,
     etag: Option<Revision>,
     last_seq: i64,
+    /// The user it belongs to, where the target does not name them.
+    owner: Option<UserId>,
 }
 
 #[derive(Debug)]
@@ -143,6 +145,7 @@ impl Target {
                     total: session.head.len(),
                     etag: session.etag.stored(),
                     last_seq: session.head.last_seq,
+                    owner: session.key.user,
                 })
             }
             Self::Memory(key) => {
@@ -162,6 +165,7 @@ impl Target {
                     total: memory.head.len(),
                     etag: memory.etag.stored(),
                     last_seq: memory.head.last_seq,
+                    owner: memory.owner,
                 })
             }
             Self::Checkpoint {
@@ -176,6 +180,7 @@ impl Target {
                     total,
                     etag: None,
                     last_seq: 0,
+                    owner: found.session.user,
                 })
             }
         }
@@ -229,6 +234,11 @@ impl Histories {
             limit: limit as u64,
         };
         let (found, items, rest, at) = self.engine.read(&caller.tenant, read).await?;
+        // A memory without owner is open to all users of its agent.
+        let open = matches!(target, Target::Memory(_)) && found.owner.is_none();
+        if !open {
+            caller.check_user(found.owner.as_ref())?;
+        }
         let next = rest
             .map(|part| sealer.seal_page(&caller.tenant, METHOD, &target, &Position { part, at }));
         let etag = target

@@ -187,3 +187,49 @@ async fn a_page_of_another_site_is_refused() {
         .unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
 }
+
+#[tokio::test]
+async fn a_key_for_one_user_sees_no_thread_of_another() {
+    use adjourn::proto::v1::checkpoint_service_client::CheckpointServiceClient;
+    use adjourn::proto::v1::{AcquireThreadRequest, GetThreadRequest, ThreadRef};
+
+    let server = Running::start(&["127.0.0.1:0"], true).await;
+    let ann = server.key_of("a", "ann-agent", &["agent"], Some("ann"));
+    let bob = server.key_of("a", "bob-agent", &["agent"], Some("bob"));
+    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    let mut threads = CheckpointServiceClient::new(server.channel().await);
+    let thread = ThreadRef {
+        thread_id: "t".to_owned(),
+        ..ThreadRef::default()
+    };
+    let acquire = |user: &str| AcquireThreadRequest {
+        thread: Some(thread.clone()),
+        session: Some(SessionRef {
+            user_id: Some(user.to_owned()),
+            session_id: "s".to_owned(),
+            ..SessionRef::default()
+        }),
+        consumer_id: format!("of-{user}"),
+        ..AcquireThreadRequest::default()
+    };
+    threads
+        .acquire_thread(with_key(acquire("ann"), &ann))
+        .await
+        .unwrap();
+    let get = GetThreadRequest {
+        thread: Some(thread.clone()),
+    };
+    assert!(
+        threads
+            .get_thread(with_key(get.clone(), &ann))
+            .await
+            .is_ok()
+    );
+    let refused = threads.get_thread(with_key(get, &bob)).await.unwrap_err();
+    assert_eq!(reason(&refused), "THREAD_NOT_FOUND");
+    let refused = threads
+        .acquire_thread(with_key(acquire("bob"), &bob))
+        .await
+        .unwrap_err();
+    assert_eq!(reason(&refused), "THREAD_NOT_FOUND");
+}

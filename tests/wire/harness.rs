@@ -88,6 +88,17 @@ impl Running {
 
     /// A new key for these roles.
     pub(crate) fn key(&self, tenant: &str, principal: &str, roles: &[&str]) -> String {
+        self.key_of(tenant, principal, roles, None)
+    }
+
+    /// A new key for these roles, for one user only.
+    pub(crate) fn key_of(
+        &self,
+        tenant: &str,
+        principal: &str,
+        roles: &[&str],
+        user: Option<&str>,
+    ) -> String {
         let key = new_key().unwrap();
         let mut file = KeyFile::read(&self.auth_file()).unwrap();
         file.keys.push(StoredKey {
@@ -97,7 +108,7 @@ impl Running {
             principal: principal.to_owned(),
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
             agent_id: None,
-            user_id: None,
+            user_id: user.map(str::to_owned),
             host: false,
         });
         file.write(&self.auth_file()).unwrap();

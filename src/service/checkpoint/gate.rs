@@ -140,11 +140,11 @@ impl Command for Gate {
 
     async fn run(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         reads: &mut dyn Reads,
         changes: &mut ChangeSet,
     ) -> Result<Gated, Abort> {
-        let mut thread = get_thread(reads, &self.thread).await?;
+        let mut thread = get_thread(reads, caller, &self.thread).await?;
         check_token(Some(&thread.value), self.token.as_ref())?;
         let Some(lease) = thread.value.lease.clone() else {
             return Err(lease_lost().into());
@@ -451,11 +451,11 @@ impl Command for Finish {
 
     async fn run(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         reads: &mut dyn Reads,
         changes: &mut ChangeSet,
     ) -> Result<CallIdentity, Abort> {
-        let thread = get_thread(reads, &self.thread).await?;
+        let thread = get_thread(reads, caller, &self.thread).await?;
         check_token(Some(&thread.value), self.token.as_ref())?;
         let Some(lease) = &thread.value.lease else {
             return Err(lease_lost().into());

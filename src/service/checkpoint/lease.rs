@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::gate::{LeaseEnd, settle_calls};
-use super::{Checkpoints, find_thread, get_thread, thread_not_found};
+use super::{Checkpoints, find_thread, get_thread, is_visible, thread_not_found};
 use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::{ConsumerId, MemoryId, MemoryRef, RunId, SessionRef, ThreadRef};
 use crate::domain::log::LogId;
@@ -100,11 +100,20 @@ impl LeaseGrant {
 /// [`Reason::ArgumentInvalid`] when it is another session's.
 pub(super) async fn open_thread(
     reads: &mut dyn Reads,
+    caller: &Caller,
     key: &ThreadRef,
     session: Option<&SessionRef>,
     preconditions: &Preconditions,
 ) -> Result<Loaded<Thread>, Abort> {
     let found = load::<Thread>(reads, &thread_key(key)).await?;
+    let belongs_to = match (&found, session) {
+        (Some(found), _) => found.value.session.clone(),
+        (None, Some(session)) => session.clone(),
+        (None, None) => Checkpoints::default_session(key),
+    };
+    if !is_visible(caller, &belongs_to) {
+        return Err(thread_not_found().into());
+    }
     if let Some(found) = found {
         if found.value.deleted_at.is_none() {
             if preconditions.must_not_exist {
@@ -354,6 +363,7 @@ impl Command for Acquire {
     ) -> Result<LeaseGrant, Abort> {
         let mut thread = open_thread(
             reads,
+            caller,
             &self.thread,
             self.session.as_ref(),
             &self.preconditions,
@@ -438,11 +448,11 @@ impl Command for Renew {
 
     async fn run(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         reads: &mut dyn Reads,
         changes: &mut ChangeSet,
     ) -> Result<LeaseGrant, Abort> {
-        let mut thread = get_thread(reads, &self.thread).await?;
+        let mut thread = get_thread(reads, caller, &self.thread).await?;
         check_token(Some(&thread.value), self.token.as_ref())?;
         let now = reads.now();
         let Some(lease) = &mut thread.value.lease else {
@@ -495,7 +505,7 @@ impl Command for Release {
         reads: &mut dyn Reads,
         changes: &mut ChangeSet,
     ) -> Result<ThreadRef, Abort> {
-        let mut thread = get_thread(reads, &self.thread).await?;
+        let mut thread = get_thread(reads, caller, &self.thread).await?;
         check_token(Some(&thread.value), self.token.as_ref())?;
         if thread.value.lease.is_none() {
             return Err(token_required().into());

@@ -156,10 +156,21 @@ async fn find_thread(
 /// # Errors
 ///
 /// [`Reason::ThreadNotFound`].
-async fn get_thread(reads: &mut dyn Reads, thread: &ThreadRef) -> Result<Loaded<Thread>, Abort> {
-    Ok(find_thread(reads, thread)
-        .await?
-        .ok_or_else(thread_not_found)?)
+async fn get_thread(
+    reads: &mut dyn Reads,
+    caller: &Caller,
+    thread: &ThreadRef,
+) -> Result<Loaded<Thread>, Abort> {
+    let found = find_thread(reads, thread).await?;
+    let found = found.filter(|found| is_visible(caller, &found.value.session));
+    Ok(found.ok_or_else(thread_not_found)?)
+}
+
+/// Whether a thread is within what the caller's key names: a key for one user
+/// sees that user's threads only.
+#[must_use]
+pub fn is_visible(caller: &Caller, session: &SessionRef) -> bool {
+    caller.check_user(session.user.as_ref()).is_ok()
 }
 
 fn thread_not_found() -> Error {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::resume::{View, sibling_results};
-use super::{Checkpoints, find_thread, thread_not_found};
+use super::{Checkpoints, find_thread, is_visible, thread_not_found};
 use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::{AgentId, CheckpointId, SessionRef, ThreadRef, UserId};
 use crate::domain::interrupt::{Answer, Interrupt, InterruptState};
@@ -157,6 +157,13 @@ pub fn view_of(checkpoint: &Checkpoint, view: View) -> (History, u64) {
     (checkpoint.history, length)
 }
 
+fn checkpoint_missing() -> Error {
+    Error::new(
+        Reason::CheckpointMissing,
+        "there is no such checkpoint; check the ids",
+    )
+}
+
 /// Finds a checkpoint and how it stands; `None` for the newest.
 ///
 /// # Errors
@@ -167,12 +174,7 @@ pub async fn find_checkpoint(
     thread: &ThreadRef,
     id: Option<CheckpointId>,
 ) -> Result<CheckpointSummary, Abort> {
-    let missing = || {
-        Error::new(
-            Reason::CheckpointMissing,
-            "there is no such checkpoint; check the ids",
-        )
-    };
+    let missing = checkpoint_missing;
     let found = find_thread(reads, thread).await?.ok_or_else(missing)?.value;
     let id = id.or(found.head).ok_or_else(missing)?;
     let checkpoint = load::<Checkpoint>(reads, &checkpoint_key(thread, id))
@@ -594,7 +596,12 @@ impl Checkpoints {
         caller: &Caller,
         get: GetCheckpoint,
     ) -> Result<CheckpointContent> {
-        self.engine.read(&caller.tenant, get).await
+        let found = self.engine.read(&caller.tenant, get).await?;
+        if is_visible(caller, &found.session) {
+            Ok(found)
+        } else {
+            Err(checkpoint_missing())
+        }
     }
 
     /// A checkpoint without its contents.
@@ -607,7 +614,12 @@ impl Checkpoints {
         caller: &Caller,
         get: GetSummary,
     ) -> Result<CheckpointSummary> {
-        self.engine.read(&caller.tenant, get).await
+        let found = self.engine.read(&caller.tenant, get).await?;
+        if is_visible(caller, &found.session) {
+            Ok(found)
+        } else {
+            Err(checkpoint_missing())
+        }
     }
 
     /// The checkpoints of a thread, newest first.
@@ -638,6 +650,9 @@ impl Checkpoints {
             until,
         };
         let (items, position, revision) = self.engine.read(&caller.tenant, list).await?;
+        if items.iter().any(|item| !is_visible(caller, &item.session)) {
+            return Err(thread_not_found());
+        }
         let next =
             position.map(|position| sealer.seal_page(&caller.tenant, METHOD, &filter, &position));
         Ok(Page {
@@ -658,9 +673,15 @@ impl Checkpoints {
         thread: ThreadRef,
         at: Revision,
     ) -> Result<ThreadSummary> {
-        self.engine
+        let found = self
+            .engine
             .read(&caller.tenant, GetThread { thread, at })
-            .await
+            .await?;
+        if is_visible(caller, &found.thread.session) {
+            Ok(found)
+        } else {
+            Err(thread_not_found())
+        }
     }
 
     /// Threads, latest change first.

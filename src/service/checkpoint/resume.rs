@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::lease::{LeaseGrant, check_still_held, take_lease};
 use super::save::memory_etag;
-use super::{Checkpoints, find_thread};
+use super::{Checkpoints, find_thread, is_visible};
 use crate::domain::error::{Error, Reason, Result};
 use crate::domain::id::{CheckpointId, ConsumerId, InterruptId, RunId, ThreadRef};
 use crate::domain::interrupt::{Consumption, InterruptState};
@@ -93,8 +93,9 @@ impl Command for Resume {
         reads: &mut dyn Reads,
         changes: &mut ChangeSet,
     ) -> Result<Resumed, Abort> {
-        let mut thread = find_thread(reads, &self.thread)
-            .await?
+        let thread = find_thread(reads, &self.thread).await?;
+        let mut thread = thread
+            .filter(|thread| is_visible(caller, &thread.value.session))
             .ok_or_else(missing)?;
         let id = self.checkpoint.or(thread.value.head).ok_or_else(missing)?;
         let found = load::<Checkpoint>(reads, &checkpoint_key(&self.thread, id)).await?;

@@ -99,9 +99,15 @@ struct Work {
 
 impl Draft {
     /// Opens thread and session, and writes the messages.
-    async fn open(&self, reads: &mut dyn Reads, changes: &mut ChangeSet) -> Result<Work, Abort> {
+    async fn open(
+        &self,
+        caller: &Caller,
+        reads: &mut dyn Reads,
+        changes: &mut ChangeSet,
+    ) -> Result<Work, Abort> {
         let mut thread = open_thread(
             reads,
+            caller,
             &self.thread,
             self.session.as_ref(),
             &self.preconditions,
@@ -272,12 +278,12 @@ impl Command for Save {
 
     async fn run(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         reads: &mut dyn Reads,
         changes: &mut ChangeSet,
     ) -> Result<Saved, Abort> {
         let draft = &self.0;
-        let mut work = draft.open(reads, changes).await?;
+        let mut work = draft.open(caller, reads, changes).await?;
         draft
             .close(
                 reads,
@@ -313,7 +319,7 @@ impl Command for Pause {
         changes: &mut ChangeSet,
     ) -> Result<Saved, Abort> {
         let draft = &self.0;
-        let mut work = draft.open(reads, changes).await?;
+        let mut work = draft.open(caller, reads, changes).await?;
         let end = LeaseEnd::Committed {
             written: &draft.written,
         };
@@ -380,7 +386,7 @@ impl Command for Suspend {
         changes: &mut ChangeSet,
     ) -> Result<Saved, Abort> {
         let draft = &self.draft;
-        let mut work = draft.open(reads, changes).await?;
+        let mut work = draft.open(caller, reads, changes).await?;
         let end = LeaseEnd::Committed {
             written: &draft.written,
         };
