@@ -10,6 +10,7 @@ use super::caller::{Caller, Role};
 use super::cover::check_session;
 use super::engine::{Command, Done, Engine};
 use super::listing::{self, Order, Position};
+use super::schema::check_value;
 use super::seal::Purpose;
 use super::session_write::{push_entry, session_not_found};
 use crate::domain::error::{Error, Reason, Result};
@@ -304,7 +305,61 @@ pub struct GivenAnswer {
     pub comment: String,
 }
 
-/// Records an answer. `session` is the one that the caller stores anyway.
+/// Checks the values of answers against the schemas of what they answer, which
+/// never change. To be called before the answers are recorded: a schema is an
+/// agent's, and checking may take longer than an operation may.
+///
+/// # Errors
+///
+/// [`Reason::ArgumentInvalid`], naming the answer as `decisions[0]` if it is `listed`.
+pub async fn check_answers(
+    engine: &Engine,
+    caller: &Caller,
+    answers: &[GivenAnswer],
+    listed: bool,
+) -> Result<()> {
+    for (at, given) in answers.iter().enumerate() {
+        let (is_edit, field, value) = match &given.answer {
+            Answer::Edit { args_json } => (true, "answer.edit.args_json", args_json),
+            Answer::Respond { value_json } => (false, "answer.respond.value_json", value_json),
+            Answer::Approve { .. }
+            | Answer::Reject { .. }
+            | Answer::Choose { .. }
+            | Answer::Skip
+            | Answer::Suspend => continue,
+        };
+        let get = GetInterrupt {
+            id: given.interrupt,
+            at: Revision::LATEST,
+        };
+        let asked = match engine.read(&caller.tenant, get).await? {
+            Some(found) if is_visible(caller, &found.value) => found.value,
+            // It is refused when the answer is recorded.
+            Some(_) | None => continue,
+        };
+        if asked.state.is_terminal() {
+            continue;
+        }
+        let schema = if is_edit {
+            asked.action.and_then(|action| action.args_schema_json)
+        } else {
+            asked.response_schema_json
+        };
+        if let Some(schema) = schema {
+            check_value(field, &schema, value).map_err(|refusal| {
+                if listed {
+                    refusal.within(&format!("decisions[{at}]"))
+                } else {
+                    refusal
+                }
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Records an answer, whose value was checked by [`check_answers`]. `session` is
+/// the one that the caller stores anyway.
 ///
 /// # Errors
 ///
@@ -1131,6 +1186,7 @@ impl Interrupts {
         request_id: Option<Uuid>,
         answers: Vec<GivenAnswer>,
     ) -> Result<Done<Vec<InterruptId>>> {
+        check_answers(&self.engine, caller, &answers, answers.len() > 1).await?;
         self.engine
             .submit(caller, request_id, Decide { answers })
             .await

@@ -9,6 +9,7 @@ pub mod history;
 pub mod interrupt;
 pub mod listing;
 pub mod memory;
+pub mod schema;
 pub mod seal;
 pub mod session;
 pub mod session_write;

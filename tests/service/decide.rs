@@ -648,3 +648,50 @@ async fn a_page_token_goes_with_its_filter_only() {
         assert_eq!(refused.unwrap_err().reason, Reason::PageTokenInvalid);
     }
 }
+
+#[tokio::test]
+async fn an_answer_has_to_fit_the_schema_of_the_question() {
+    for world in World::each() {
+        let schema = Some(r#"{"required":["seats"]}"#.to_owned());
+        let mut spec = may("book", "{}");
+        spec.allowed.push(DecisionKind::Respond);
+        spec.response_schema_json = Some(r#"{"type":"string"}"#.to_owned());
+        spec.action
+            .as_mut()
+            .unwrap()
+            .args_schema_json
+            .clone_from(&schema);
+        let (id, other) = (world.ask(spec.clone()).await, world.ask(spec).await);
+        let rita = reviewer("rita");
+        let edit = |args: &str| Answer::Edit {
+            args_json: args.to_owned(),
+        };
+        let respond = |value: &str| Answer::Respond {
+            value_json: value.to_owned(),
+        };
+        for (answer, field) in [
+            (edit("{}"), "answer.edit.args_json"),
+            (respond("1"), "answer.respond.value_json"),
+        ] {
+            let given = world.answer(id, answer).await;
+            let refused = world.interrupts.decide(&rita, None, vec![given]).await;
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.reason, Reason::ArgumentInvalid);
+            assert_eq!(refused.field.as_deref(), Some(field));
+        }
+        let batch = vec![
+            world.answer(other, approve()).await,
+            world.answer(id, edit("{}")).await,
+        ];
+        let refused = world
+            .interrupts
+            .decide(&rita, None, batch)
+            .await
+            .unwrap_err();
+        let field = "decisions[1].answer.edit.args_json";
+        assert_eq!(refused.field.as_deref(), Some(field));
+        assert_eq!(world.get(other).await.state, InterruptState::Pending);
+        world.decide(id, edit(r#"{"seats":2}"#)).await;
+        world.decide(other, respond("\"yes\"")).await;
+    }
+}

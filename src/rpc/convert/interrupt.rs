@@ -15,6 +15,7 @@ use crate::domain::thread::ToolResult;
 use crate::proto::v1;
 use crate::service::caller::Caller;
 use crate::service::interrupt::{Filter, GivenAnswer, ListOrder};
+use crate::service::schema::check_schema;
 use crate::service::seal::{Sealer, interrupt_etag, open_interrupt_etag};
 
 /// The most labels, choices, previews or assignees of an interrupt.
@@ -56,8 +57,9 @@ pub fn spec(field: &str, spec: v1::InterruptSpec) -> Result<InterruptSpec> {
     if let Some(text) = &metadata_json {
         metadata(&at("metadata_json"), text)?;
     }
-    if response_schema_json.is_some() {
-        return Err(schema_not_implemented(at("response_schema_json")));
+    if let Some(schema) = &response_schema_json {
+        json(&at("response_schema_json"), schema)?;
+        check_schema(&at("response_schema_json"), schema)?;
     }
     limit(&at("choices"), "choices", choices.len(), MAX_PARTS)?;
     limit(&at("labels"), "labels", labels.len(), MAX_PARTS)?;
@@ -100,14 +102,6 @@ pub fn spec(field: &str, spec: v1::InterruptSpec) -> Result<InterruptSpec> {
     };
     spec.check(field)?;
     Ok(spec)
-}
-
-fn schema_not_implemented(field: String) -> Error {
-    Error::new(
-        Reason::NotImplemented,
-        format!("{field}: answers are not checked against a schema yet; leave it out and check the answer in the agent"),
-    )
-    .at(field)
 }
 
 /// A name that may be empty, and else is bounded like an id.
@@ -155,8 +149,9 @@ fn inward_action(field: &str, action: v1::Action) -> Result<Action> {
     if let Some(args) = &args_json {
         json(&at("args_json"), args)?;
     }
-    if args_schema_json.is_some() {
-        return Err(schema_not_implemented(at("args_schema_json")));
+    if let Some(schema) = &args_schema_json {
+        json(&at("args_schema_json"), schema)?;
+        check_schema(&at("args_schema_json"), schema)?;
     }
     limit(&at("previews"), "previews", previews.len(), MAX_PARTS)?;
     Ok(Action {

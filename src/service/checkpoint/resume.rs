@@ -22,7 +22,7 @@ use crate::domain::thread::{CallIdentity, Checkpoint, Granted, Reissued, Thread}
 use crate::domain::timeline::{EntryKind, Link};
 use crate::service::caller::Caller;
 use crate::service::engine::{Command, Done};
-use crate::service::interrupt::{GivenAnswer, decide, open_interrupts};
+use crate::service::interrupt::{GivenAnswer, check_answers, decide, open_interrupts};
 use crate::service::session_write::{push_entry, sync_memory};
 use crate::storage::entities::{checkpoint_key, session_key};
 use crate::storage::typed::{ChangeSet, cells, items, load, transcript};
@@ -409,6 +409,7 @@ impl Checkpoints {
         resume: Resume,
         wait: Duration,
     ) -> Result<Done<Resumed>> {
+        check_answers(&self.engine, caller, &resume.answers, true).await?;
         self.waiting(caller, wait, || {
             self.engine.submit(caller, request_id, resume.clone())
         })
