@@ -269,7 +269,7 @@ impl CheckpointService for CheckpointApi {
         } = request.into_inner();
         let key = thread(&caller, "thread", key)?;
         let checkpoint = convert::checkpoint_id("checkpoint_id", &checkpoint_id)?;
-        let view = convert::view("view", view, View::Full)?;
+        let view = convert::view("view", view, View::Cut)?;
         let get = GetCheckpoint {
             thread: key.clone(),
             checkpoint,
@@ -695,7 +695,7 @@ impl CheckpointService for CheckpointApi {
             checkpoint: convert::checkpoint_id("checkpoint_id", &checkpoint_id)?,
             consumer: id::<ConsumerId>("consumer_id", &consumer_id)?,
             ttl: ttl(span.as_ref())?,
-            view: convert::view("view", view, View::Full)?,
+            view: convert::view("view", view, View::Cut)?,
             state_mode: convert_message::state_mode("state_mode", state_mode, StateMode::Merge)?,
             overwrite,
             allow_partial,

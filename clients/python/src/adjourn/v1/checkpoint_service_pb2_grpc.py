@@ -162,7 +162,8 @@ class CheckpointServiceServicer:
     """
 
     def SaveCheckpoint(self, request, context):
-        """Keeps a checkpoint, and spends the one before. The session stays as it is.
+        """Keeps a checkpoint, and spends the one before. The run goes on, and messages
+        that are given are written to the session too.
 
         Roles: agent. Creates thread and session.
 

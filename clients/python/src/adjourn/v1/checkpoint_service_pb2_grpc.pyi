@@ -42,7 +42,8 @@ class CheckpointServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CheckpointServiceAsyncStub: ...
     SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_checkpoint_service_pb2.SaveCheckpointRequest, _checkpoint_service_pb2.SaveCheckpointResponse]
-    """Keeps a checkpoint, and spends the one before. The session stays as it is.
+    """Keeps a checkpoint, and spends the one before. The run goes on, and messages
+    that are given are written to the session too.
 
     Roles: agent. Creates thread and session.
 
@@ -236,7 +237,8 @@ class CheckpointServiceAsyncStub(CheckpointServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_checkpoint_service_pb2.SaveCheckpointRequest, _checkpoint_service_pb2.SaveCheckpointResponse]  # type: ignore[assignment]
-    """Keeps a checkpoint, and spends the one before. The session stays as it is.
+    """Keeps a checkpoint, and spends the one before. The run goes on, and messages
+    that are given are written to the session too.
 
     Roles: agent. Creates thread and session.
 
@@ -433,7 +435,8 @@ class CheckpointServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _checkpoint_service_pb2.SaveCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_checkpoint_service_pb2.SaveCheckpointResponse, _abc.Awaitable[_checkpoint_service_pb2.SaveCheckpointResponse]]:
-        """Keeps a checkpoint, and spends the one before. The session stays as it is.
+        """Keeps a checkpoint, and spends the one before. The run goes on, and messages
+        that are given are written to the session too.
 
         Roles: agent. Creates thread and session.
 
