@@ -214,7 +214,7 @@ pub fn json(field: &str, text: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`json`].
+/// As [`json()`].
 pub fn json_object(field: &str, text: &str) -> Result<()> {
     json::check_object(text).map_err(|error| json_invalid(field, &error))
 }
@@ -223,7 +223,7 @@ pub fn json_object(field: &str, text: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`json`], and [`Reason::LimitExceeded`].
+/// As [`json()`], and [`Reason::LimitExceeded`].
 pub fn metadata(field: &str, text: &str) -> Result<()> {
     limit(field, "bytes", text.len(), MAX_METADATA)?;
     json_object(field, text)
